@@ -1,0 +1,49 @@
+"""What the control plane knows of a model: numbers and paths, no tensors, no torch."""
+
+from typing import Literal
+
+import msgspec
+
+
+class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """Llama 3's scaling of rotary frequencies (`rope_type: llama3` in config.json)."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on disk, as `describe` found it.
+
+    `path` is a directory with safetensors, a .gguf file, or "" for the built-in byte vocabulary of the null model.
+    Field names and meanings are those of transformers' LlamaConfig. `eos_token_ids` are all ids that end a generation.
+    """
+
+    path: str
+    format: Literal["safetensors", "gguf", "bytes"]
+    name: str
+    architecture: str
+    vocab_size: int
+    max_model_len: int
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    num_layers: int = 0
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    head_dim: int = 0
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    num_parameters: int = 0
+    weight_bytes: int = 0
+
+    def kv_bytes_per_token(self, item_size: int) -> int:
+        """Bytes of keys and values of one token in all layers, at `item_size` bytes a number."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * item_size

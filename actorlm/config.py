@@ -1,0 +1,121 @@
+"""Every option, once. Flags, environment variables, TOML keys and `--help` derive from these structs.
+
+The TOML key of a field is `[section] field`; its flag is `--field` with dashes, unless the field's metadata
+names another (`parallel.data` is `--dp`); its variable is `ACTORLM_` and the flag in capitals. A flag beats the environment,
+which beats the file. This module is the only one that reads the environment for options.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+def option(help_text: str, *, unit: str = "", flag: str = "", **bounds: Any) -> Any:
+    """Metadata of a field: its help, its unit, its flag where that is not the field's name, its bounds."""
+    return msgspec.Meta(description=help_text, extra={"unit": unit, "flag": flag}, **bounds)
+
+
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+AtLeastTwo = Annotated[int, msgspec.Meta(ge=2)]
+AtLeastOneBlock = Annotated[int, msgspec.Meta(ge=16)]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the TOML file and a group of `--help`."""
+
+
+class ModelConfig(_Section):
+    """Model"""
+
+    path: Annotated[
+        str | None,
+        option(f"hub id, directory with safetensors, .gguf file, or {DEFAULT_MODEL} (the default)", flag="model"),
+    ] = None
+    served_model_name: Annotated[str | None, option("name that clients use; default: the model's own")] = None
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        option("type of weights and activations; auto is float32 on a CPU"),
+    ] = "auto"
+    model_impl: Annotated[
+        Literal["auto", "null"],
+        option("auto runs the model; null hashes token ids instead, without torch or weights"),
+    ] = "auto"
+    null_step_ms: Annotated[float, option("time of one step of the null model", unit="ms", ge=0)] = 0.0
+    max_model_len: Annotated[
+        AtLeastTwo | None, option("longest sequence, prompt and output; default: the model's own", unit="tokens")
+    ] = None
+
+
+class ParallelConfig(_Section):
+    """Parallelism"""
+
+    data: Annotated[int, option("replicas of the model, each an EngineCore", flag="dp", ge=1, le=64)] = 1
+    tensor: Annotated[int, option("devices that share each layer of a replica", flag="tp", ge=1, le=64)] = 1
+    pipeline: Annotated[int, option("devices that share the layers of a replica", flag="pp", ge=1, le=64)] = 1
+    executor: Annotated[
+        Literal["auto", "inline", "broadcast"],
+        option("inline: the worker in its EngineCore's process; broadcast: a process per worker"),
+    ] = "auto"
+    threads: Annotated[
+        AtLeastOne | None, option("threads of each worker's tensor arithmetic; default: cores / workers")
+    ] = None
+
+
+class CacheConfig(_Section):
+    """KV cache"""
+
+    kv_cache_tokens: Annotated[
+        AtLeastOneBlock | None,
+        option("capacity of each replica; default: what a share of the free memory holds", unit="tokens"),
+    ] = None
+    kv_memory_share: Annotated[
+        float, option("share of the free memory that all replicas' KV caches may take together", gt=0, le=0.9)
+    ] = 0.25
+    prefix_caching: Annotated[bool, option("reuse the KV blocks of equal prefixes")] = True
+
+
+class SchedulerConfig(_Section):
+    """Scheduler"""
+
+    max_num_seqs: Annotated[int, option("requests computed together", unit="requests", ge=1, le=4096)] = 256
+    max_num_batched_tokens: Annotated[
+        int, option("tokens computed in one step; longer prompts are cut into chunks", unit="tokens", ge=1)
+    ] = 2048
+    max_waiting: Annotated[
+        int, option("requests that may wait in one replica; one more is refused with 429", unit="requests", ge=1)
+    ] = 20_480
+
+
+class HttpConfig(_Section):
+    """HTTP"""
+
+    host: Annotated[str, option("address to listen on")] = "127.0.0.1"
+    port: Annotated[int, option("port to listen on", ge=0, le=65535)] = 8000
+    api_key: Annotated[str | None, option("key that every route but /health then needs; prefer ACTORLM_API_KEY")] = None
+    frontends: Annotated[int, option("frontend processes that share the port", ge=1, le=64)] = 1
+    detokenizers: Annotated[int, option("detokenizer processes", ge=1, le=64)] = 1
+    max_body_mib: Annotated[int, option("largest request body", unit="MiB", ge=1, le=1024)] = 32
+    max_choices: Annotated[int, option("most choices of one request: n times the number of prompts", ge=1)] = 1024
+
+
+class SupervisionConfig(_Section):
+    """Supervision"""
+
+    start_timeout_s: Annotated[float, option("time to be ready in, else the tree exits", unit="s", gt=0)] = 600.0
+    drain_timeout_s: Annotated[float, option("time that accepted requests get after SIGTERM", unit="s", ge=0)] = 30.0
+    heartbeat_timeout_s: Annotated[float, option("silence after which an actor is killed", unit="s", gt=1)] = 10.0
+    max_restarts: Annotated[int, option("restarts within a minute before the tree exits", ge=0)] = 3
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], option("least severe lines shown")] = "info"
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of one tree."""
+
+    model: ModelConfig = ModelConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    http: HttpConfig = HttpConfig()
+    supervision: SupervisionConfig = SupervisionConfig()

@@ -1,0 +1,106 @@
+"""The one tree of errors. Each class knows the HTTP status and the OpenAI error type and code it becomes.
+
+Messages are written for the person who reads them: they name the field, the value and the way out.
+"""
+
+from typing import ClassVar
+
+
+class ActorlmError(Exception):
+    """Anything this package raises on purpose."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str | None] = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code  # type: ignore[misc]
+
+
+class ConfigError(ActorlmError):
+    """An option, its environment variable or its TOML key has a value that cannot work."""
+
+    exit_status: ClassVar[int] = 2
+
+
+class ModelError(ActorlmError):
+    """The model cannot be found, read or served."""
+
+
+class BadRequest(ActorlmError):
+    """The request cannot be served as it is written; `param` names the field."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class ContextLengthExceeded(BadRequest):
+    """The prompt leaves no room for one generated token."""
+
+    code = "context_length_exceeded"
+
+
+class Unauthorized(ActorlmError):
+    """No API key, or a wrong one."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class NotFound(ActorlmError):
+    """No such route or model."""
+
+    status = 404
+    type = "invalid_request_error"
+
+
+class Overloaded(ActorlmError):
+    """A bounded queue is full. The client should try again after `retry_after` seconds."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "overloaded"
+    retry_after: ClassVar[int] = 1
+
+
+class Unavailable(ActorlmError):
+    """The service is starting, draining, or has lost a part that is being restarted."""
+
+    status = 503
+    type = "service_unavailable_error"
+    code = "unavailable"
+    retry_after: ClassVar[int] = 2
+
+
+class Interrupted(ActorlmError):
+    """A part that worked on this request died, and the request ended with it."""
+
+    status = 500
+    type = "server_error"
+    code = "interrupted"
+
+
+class ProtocolError(ActorlmError):
+    """A peer sent what it must not send; or two sides speak different versions."""
+
+
+class ExecutorFailed(ActorlmError):
+    """A worker failed; every later call on its executor raises this with the first cause."""
+
+
+class InsufficientMemory(ModelError):
+    """Weights and KV cache do not fit; the message says what would."""
+
+
+STATUS: dict[int, type[ActorlmError]] = {c.status: c for c in (BadRequest, Unauthorized, NotFound, Overloaded, Unavailable)}
+"""The error class for a status that came over a wire; anything else is `Interrupted`."""
+
+
+def from_wire(status: int, code: str | None, message: str, param: str | None = None) -> ActorlmError:
+    """The error that another process described."""
+    return STATUS.get(status, Interrupted)(message, param=param, code=code)

@@ -1,0 +1,64 @@
+"""What every actor receives from the Supervisor."""
+
+from enum import StrEnum
+
+from actorlm.wire import Message
+
+
+class TreeState(StrEnum):
+    """What the whole tree can do now."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DEGRADED = "degraded"
+    UNAVAILABLE = "unavailable"
+    DRAINING = "draining"
+
+
+class TreeChanged(Message):
+    """The tree is in this state; `reason` names the actors that are missing, if any."""
+
+    state: TreeState
+    reason: str = ""
+
+
+class PeerLost(Message):
+    """This incarnation of an actor is gone for good. All that it owned is gone with it."""
+
+    name: str
+    role: str
+    incarnation: int
+
+
+class Drain(Message):
+    """Accept nothing new; finish what is accepted within `seconds`, then answer Drained."""
+
+    seconds: float
+
+
+class Stop(Message):
+    """End every request with an error and exit with status 0."""
+
+
+class CollectMetrics(Message):
+    """Answer MetricsReported with the same token."""
+
+    token: int
+
+
+class MetricSample(Message):
+    """One value of one metric. `labels` are (name, value) pairs in the metric's order; part of other messages."""
+
+    metric: str
+    labels: tuple[str, ...]
+    value: float
+
+
+class MetricsCollected(Message):
+    """The samples of every actor that answered in time. The answer to ReadMetrics."""
+
+    token: int
+    samples: tuple[MetricSample, ...]
+
+
+Control = TreeChanged | PeerLost | Drain | Stop | CollectMetrics | MetricsCollected

@@ -1,0 +1,37 @@
+"""What an EngineCore receives from the balancer."""
+
+from actorlm.messages.actor import Control
+from actorlm.sampling import SamplingParams
+from actorlm.wire import Int32, Int64, Message
+
+
+class Generate(Message):
+    """Generate tokens for one choice of one request.
+
+    `request` is unique over all frontends and their restarts. `attempt` counts from 0; an attempt above 0 brings
+    the `generated_ids` of those before it, which count as output (length, penalties, seed position) and are never
+    delivered again. `detokenizer` is the index of the one that holds the text. `deadline_ms` is Unix time.
+    `adapter` is reserved.
+    """
+
+    request: int
+    attempt: int
+    frontend: str
+    detokenizer: int
+    prompt_ids: Int32
+    generated_ids: Int32
+    sampling: SamplingParams
+    priority: int = 0
+    deadline_ms: int | None = None
+    cache_salt: str = ""
+    adapter: str | None = None
+    trace_id: str = ""
+
+
+class Abort(Message):
+    """Stop these requests, whatever phase they are in. Unknown ones are ignored: they have ended already."""
+
+    requests: Int64
+
+
+Inbox = Generate | Abort | Control

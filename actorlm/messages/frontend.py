@@ -1,0 +1,57 @@
+"""What a Frontend receives: text from detokenizers, refusals and interruptions from the balancer."""
+
+from enum import IntEnum
+
+from actorlm.messages.actor import Control
+from actorlm.messages.balancer import RequestRefused
+from actorlm.wire import Int32, Int64, Message, UInt8
+
+
+class Finish(IntEnum):
+    """Why a request ended; 0 where it goes on."""
+
+    NOT_YET = 0
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    STOP_STRING = 4
+
+
+class Opened(Message):
+    """The detokenizer holds the state of this attempt; Generate may leave."""
+
+    request: int
+    attempt: int
+
+
+class TextDelta(Message):
+    """New text of all of a frontend's requests that moved in one step, in columns like TokensSampled.
+
+    `texts[i]` belongs to row i and may be empty while a character or a possible stop string is incomplete.
+    """
+
+    requests: Int64
+    attempts: Int32
+    counts: Int32
+    tokens: Int32
+    texts: tuple[str, ...]
+    finishes: UInt8
+    cached: Int32
+
+
+class RequestsInterrupted(Message):
+    """These requests were lost with the process named in `cause`; their next attempt starts from the frontend."""
+
+    requests: Int64
+    cause: str
+
+
+class FleetChanged(Message):
+    """The replicas that take requests now: their numbers, and the smallest KV capacity among them."""
+
+    replicas: tuple[int, ...]
+    kv_capacity_tokens: int
+    max_num_seqs: int
+
+
+Inbox = Opened | TextDelta | RequestRefused | RequestsInterrupted | FleetChanged | Control

@@ -1,0 +1,60 @@
+"""What a Supervisor receives: from every actor of its host, and from operators (`actorlm ps`)."""
+
+from actorlm.messages.actor import MetricSample
+from actorlm.wire import Message
+
+
+class ActorReady(Message):
+    """The sender can do its work. `detail` is for the person at the screen (a KV capacity, say)."""
+
+    detail: str = ""
+
+
+class PhaseChanged(Message):
+    """The sender begins a phase of its start. `total` is in bytes where `done` moves, else 0."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+
+class Heartbeat(Message):
+    """Every second. `progress` only grows, and stands still only in an actor that is idle or stuck."""
+
+    progress: int
+    busy: bool
+    mailbox_depth: int
+
+
+class Failing(Message):
+    """The sender is about to exit with a non-zero status, for this reason."""
+
+    error: str
+    message: str
+    traceback: str = ""
+
+
+class Drained(Message):
+    """Nothing that was accepted is left."""
+
+
+class ReadMetrics(Message):
+    """Collect the metrics of all actors; answered by MetricsCollected."""
+
+    token: int
+
+
+class MetricsReported(Message):
+    """One actor's metrics. The answer to CollectMetrics."""
+
+    token: int
+    samples: tuple[MetricSample, ...]
+
+
+class DescribeTree(Message):
+    """An operator asks what is running; answered by TreeDescribed."""
+
+
+Inbox = (
+    ActorReady | PhaseChanged | Heartbeat | Failing | Drained | ReadMetrics | MetricsReported | DescribeTree
+)

@@ -1,0 +1,94 @@
+"""How one request wants its tokens chosen. Engine side only: token ids, no text."""
+
+import math
+from collections.abc import Mapping
+
+from actorlm.errors import BadRequest
+from actorlm.wire import Message
+
+MIN_SEED = -(2**63)
+MAX_SEED = 2**63 - 1
+MAX_STOP_TOKEN_IDS = 128
+MAX_LOGIT_BIAS = 1024
+
+
+class SamplingParams(Message):
+    """Parameters of one choice.
+
+    `temperature` 0 is greedy. `top_k` 0 is off. `seed` is always set by the time a request leaves its
+    frontend; randomness is a function of (seed, position) alone. `max_tokens` counts every generated token,
+    those of earlier attempts too.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the best token always wins."""
+        return self.temperature == 0.0
+
+
+def check_sampling(params: SamplingParams, vocab_size: int) -> None:
+    """Raises BadRequest naming the first field whose value cannot be used.
+
+    `vocab_size` is the number of token ids of the model: ids 0 to vocab_size - 1 exist.
+    """
+    _within("temperature", params.temperature, 0.0, 2.0)
+    _within("min_p", params.min_p, 0.0, 1.0)
+    if not 0.0 < params.top_p <= 1.0:
+        raise BadRequest(f"top_p is {params.top_p}; it must be above 0 and at most 1", param="top_p")
+    if params.top_k < -1:
+        raise BadRequest(f"top_k is {params.top_k}; it must be positive, or 0 or -1 for all", param="top_k")
+    if params.max_tokens < 1:
+        raise BadRequest(f"max_tokens is {params.max_tokens}; it must be at least 1", param="max_tokens")
+    _check_min_tokens(params)
+    if not MIN_SEED <= params.seed <= MAX_SEED:
+        raise BadRequest(f"seed is {params.seed}; it must fit 64 bits, {MIN_SEED} to {MAX_SEED}", param="seed")
+    _check_ids(params, vocab_size)
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise BadRequest(f"{name} is {value}; it must lie between {low:g} and {high:g}", param=name)
+
+
+def _check_min_tokens(params: SamplingParams) -> None:
+    if params.min_tokens < 0:
+        raise BadRequest(f"min_tokens is {params.min_tokens}; it must not be negative", param="min_tokens")
+    if params.min_tokens > params.max_tokens:
+        raise BadRequest(f"min_tokens ({params.min_tokens}) is above max_tokens ({params.max_tokens})", param="min_tokens")
+
+
+def _check_ids(params: SamplingParams, vocab_size: int) -> None:
+    if len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise BadRequest(f"stop_token_ids has {len(params.stop_token_ids)} ids; at most {MAX_STOP_TOKEN_IDS} are allowed", param="stop_token_ids")
+    if len(params.logit_bias) > MAX_LOGIT_BIAS:
+        raise BadRequest(f"logit_bias has {len(params.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed", param="logit_bias")
+    for token in params.stop_token_ids:
+        check_token("stop_token_ids", token, vocab_size)
+    for token, bias in params.logit_bias:
+        check_token("logit_bias", token, vocab_size)
+        _within("logit_bias", bias, -100.0, 100.0)
+
+
+def check_token(name: str, token: int, vocab_size: int) -> None:
+    """Raises BadRequest if `token` is no id of the vocabulary."""
+    if not 0 <= token < vocab_size:
+        raise BadRequest(f"{name} has token id {token}; this model's ids are 0 to {vocab_size - 1}", param=name)
+
+
+def logit_bias_pairs(bias: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    """OpenAI's logit_bias object as (token id, bias) pairs. Raises BadRequest for a key that is no integer."""
+    try:
+        return tuple((int(key), value) for key, value in bias.items())
+    except ValueError as error:
+        raise BadRequest(f"logit_bias has a key that is no token id: {error}", param="logit_bias") from None
