@@ -5,11 +5,15 @@ names another (`parallel.data` is `--dp`); its variable is `ACTORLM_` and the fl
 which beats the file. This module is the only one that reads the environment for options.
 """
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 DEFAULT_MODEL = "smollm2-135m"
+BLOCK_SIZE = 16
+"""Tokens of one KV block."""
 
 
 def option(help_text: str, *, unit: str = "", flag: str = "", **bounds: Any) -> Any:
@@ -119,3 +123,20 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     scheduler: SchedulerConfig = SchedulerConfig()
     http: HttpConfig = HttpConfig()
     supervision: SupervisionConfig = SupervisionConfig()
+
+
+def runtime_directories() -> list[Path]:
+    """Candidates for the directory that holds the sockets of this user's trees, best first."""
+    name = f"actorlm-{os.getuid()}"
+    wanted = (os.environ.get("XDG_RUNTIME_DIR"), "/tmp", os.environ.get("TMPDIR"))  # noqa: S108 - made private, or refused
+    return [Path(directory) / name for directory in wanted if directory]
+
+
+def environment() -> dict[str, str]:
+    """The variables that may set options."""
+    return {key: value for key, value in os.environ.items() if key.startswith("ACTORLM_")}
+
+
+def cache_directory() -> Path:
+    """Where pulled models are kept, by the XDG convention."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "actorlm"

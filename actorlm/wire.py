@@ -12,7 +12,7 @@ fingerprint sees it.
 import sys
 from array import array
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, dataclass_transform
 
 import msgspec
 
@@ -24,6 +24,7 @@ Int64 = Annotated[bytes, msgspec.Meta(extra={"column": "int64"})]
 UInt8 = Annotated[bytes, msgspec.Meta(extra={"column": "uint8"})]
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True, tag=True):
     """A struct that may travel between actors. Subclasses are tagged with their class name."""
 

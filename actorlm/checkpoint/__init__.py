@@ -1,0 +1,1 @@
+"""Models on disk: found or fetched, described, and read. Knows no torch."""

@@ -31,7 +31,7 @@ class PeerLost(Message):
 
 
 class Drain(Message):
-    """Accept nothing new; finish what is accepted within `seconds`, then answer Drained."""
+    """Accept nothing new; finish what is accepted, then answer Drained. Stop follows after `seconds`."""
 
     seconds: float
 
@@ -61,4 +61,5 @@ class MetricsCollected(Message):
     samples: tuple[MetricSample, ...]
 
 
-Control = TreeChanged | PeerLost | Drain | Stop | CollectMetrics | MetricsCollected
+Control = PeerLost | Stop | CollectMetrics
+"""What every actor understands; TreeChanged, Drain and MetricsCollected go to frontends alone."""

@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from actorlm.messages.actor import Control
+from actorlm.messages.actor import Control, Drain, MetricsCollected, TreeChanged
 from actorlm.messages.balancer import RequestRefused
 from actorlm.wire import Int32, Int64, Message, UInt8
 
@@ -54,4 +54,14 @@ class FleetChanged(Message):
     max_num_seqs: int
 
 
-Inbox = Opened | TextDelta | RequestRefused | RequestsInterrupted | FleetChanged | Control
+Inbox = (
+    Opened
+    | TextDelta
+    | RequestRefused
+    | RequestsInterrupted
+    | FleetChanged
+    | TreeChanged
+    | Drain
+    | MetricsCollected
+    | Control
+)

@@ -26,12 +26,10 @@ class Heartbeat(Message):
     mailbox_depth: int
 
 
-class Failing(Message):
-    """The sender is about to exit with a non-zero status, for this reason."""
+class PeerStuck(Message):
+    """The queue towards a peer is full: it does not read, so it is to be killed rather than lose messages."""
 
-    error: str
-    message: str
-    traceback: str = ""
+    name: str
 
 
 class Drained(Message):
@@ -56,5 +54,5 @@ class DescribeTree(Message):
 
 
 Inbox = (
-    ActorReady | PhaseChanged | Heartbeat | Failing | Drained | ReadMetrics | MetricsReported | DescribeTree
+    ActorReady | PhaseChanged | Heartbeat | PeerStuck | Drained | ReadMetrics | MetricsReported | DescribeTree
 )

@@ -1,0 +1,1 @@
+"""Text to token ids and back: tokenizer, chat template, streams of text, stop strings. Knows no sockets."""

@@ -1,0 +1,99 @@
+"""Everything that the HTTP face may ask of its process: the frontend's table, and the text of prompts.
+
+Implements `api.ports.Backend`. Long texts are tokenized on a thread, so that no stream waits for them.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from actorlm.actors.frontend import Frontend
+from actorlm.actors.generation import Generation
+from actorlm.api.ports import Limits, Submission
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.errors import BadRequest, ContextLengthExceeded
+from actorlm.messages.actor import TreeState
+from actorlm.text.chat_template import ChatTemplate
+from actorlm.text.tokenizer import Tokenizer
+
+SHORT_CHARACTERS = 4096
+"""Texts up to this length are tokenized at once: a thread costs more."""
+
+T = TypeVar("T")
+
+
+class ServingBackend:
+    """The frontend actor, a tokenizer and a chat template as one backend."""
+
+    def __init__(
+        self, frontend: Frontend, model: ModelDescription, tokenizer: Tokenizer, template: ChatTemplate | None, max_choices: int
+    ) -> None:
+        self._frontend = frontend
+        self._tokenizer = tokenizer
+        self._template = template
+        self._max_choices = max_choices
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="text")
+        self.model = model
+        self.served_name = model.name
+        self.created = int(time.time())
+
+    @property
+    def state(self) -> TreeState:
+        """See `api.ports.Backend`."""
+        return self._frontend.state
+
+    @property
+    def limits(self) -> Limits:
+        """See `api.ports.Backend`."""
+        return Limits(context=self.model.max_model_len, max_choices=self._max_choices)
+
+    def submit(self, submissions: Sequence[Submission], trace_id: str) -> Generation:
+        """See `api.ports.Backend`."""
+        return self._frontend.submit(submissions, trace_id)
+
+    async def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """See `api.ports.Backend`."""
+        for text in texts:
+            self._check_length(text)
+
+        def work() -> list[list[int]]:
+            return [self._tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+        return await self._run(work, sum(map(len, texts)))
+
+    async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """See `api.ports.Backend`."""
+        return await self._run(lambda: self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens), len(ids))
+
+    async def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """See `api.ports.Backend`."""
+        template = self._template
+        if template is None:
+            raise BadRequest(f"{self.served_name} has no chat template; use /v1/completions", param="messages")
+
+        def work() -> list[int]:
+            text = template.render(list(messages))
+            self._check_length(text)
+            return self._tokenizer.encode(text, add_special_tokens=False)
+
+        return await self._run(work, sum(len(message.get("content") or "") for message in messages))
+
+    async def metrics(self) -> bytes:
+        """See `api.ports.Backend`."""
+        return await self._frontend.metrics()
+
+    async def _run(self, work: Callable[[], T], size: int) -> T:
+        if size <= SHORT_CHARACTERS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _check_length(self, text: str) -> None:
+        """Every token stands for at most so many bytes, so a text that is too long is known before it is tokenized."""
+        least = len(text) // self._tokenizer.longest_token
+        if least >= self.model.max_model_len:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(text)} characters, at least {least} tokens; this model's context is"
+                f" {self.model.max_model_len} tokens",
+            )

@@ -1,0 +1,154 @@
+"""The Detokenizer: token ids in, text out.
+
+Owns: the text state of each open request (incomplete characters, possible stop strings). Receives Open and Close from
+frontends, TokensSampled from engines; sends each frontend one TextDelta per batch. Must not know: prompts, sampling, HTTP.
+"""
+
+import asyncio
+from collections import defaultdict
+from typing import NamedTuple, assert_never
+
+from actorlm.actors.membership import Membership
+from actorlm.actors.roster import Roster
+from actorlm.errors import ActorlmError
+from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
+from actorlm.messages.detokenizer import Close, Inbox, Open, TokensSampled
+from actorlm.messages.frontend import Finish, Opened
+from actorlm.messages.supervisor import PeerStuck
+from actorlm.runtime.actor import Actor
+from actorlm.runtime.errors import PeerFull, PeerUnknown
+from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
+from actorlm.runtime.mailbox import Mailbox
+from actorlm.runtime.network import Server
+from actorlm.text.delta_batch import DeltaBatch
+from actorlm.text.detokenize import TextStream
+from actorlm.text.tokenizer import Tokenizer
+from actorlm.wire import read_int32, read_int64
+
+RETRY_S = 0.02
+"""Pause before deltas are offered again to a frontend that had no room for them."""
+
+
+class _OpenText(NamedTuple):
+    frontend: str
+    attempt: int
+    stream: TextStream
+
+
+class Detokenizer(Actor[Inbox | LinkEvent]):
+    """The shell around one `text.detokenize.TextStream` per request."""
+
+    def __init__(
+        self, name: str, mailbox: Mailbox[Inbox | LinkEvent], server: Server, membership: Membership, tokenizer: Tokenizer
+    ) -> None:
+        super().__init__(name, mailbox)
+        self._server = server
+        self._membership = membership
+        self._tokenizer = tokenizer
+        self._roster = Roster()
+        self._open: dict[int, _OpenText] = {}
+        self._batches: dict[str, DeltaBatch] = defaultdict(DeltaBatch)
+        self._retry: asyncio.TimerHandle | None = None
+        self.spawn(membership.beat(self, lambda: bool(self._open)))
+
+    def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
+        """The detokenizer's table of contents."""
+        match message:
+            case TokensSampled():
+                self._push(message)
+            case Open():
+                self._start(sender, message)
+            case Close():
+                self._close(sender, read_int64(message.requests))
+            case PeerLost():
+                self._lose(message)
+            case CollectMetrics():
+                self._membership.report(message.token, self)
+            case Stop():
+                self.stop()
+            case LinkUp():
+                self._membership.linked()
+                self._membership.ready()
+            case LinkRefused():
+                raise ActorlmError(message.reason)
+            case PeerJoined():
+                self._greet(message)
+            case _:
+                assert_never(message)
+
+    def after_batch(self) -> None:
+        """Sends every frontend what has become text."""
+        for frontend, batch in self._batches.items():
+            if batch:
+                self._send(frontend, batch)
+
+    def _start(self, sender: str, message: Open) -> None:
+        stream = TextStream(
+            self._tokenizer,
+            context_ids=read_int32(message.context_ids),
+            generated_ids=read_int32(message.generated_ids),
+            delivered_characters=message.delivered_characters,
+            stop=message.stop,
+            include_stop=message.include_stop,
+            skip_special_tokens=message.skip_special_tokens,
+        )
+        self._open[message.request] = _OpenText(sender, message.attempt, stream)
+        try:
+            self._server.send(sender, Opened(message.request, message.attempt))
+        except PeerUnknown:
+            return
+        except PeerFull:
+            self._membership.say(PeerStuck(sender))
+
+    def _push(self, message: TokensSampled) -> None:
+        attempts, counts, cached = map(read_int32, (message.attempts, message.counts, message.cached))
+        tokens, start = read_int32(message.tokens), 0
+        for row, request in enumerate(read_int64(message.requests)):
+            ids = tokens[start : start + counts[row]].tolist()
+            start += counts[row]
+            text = self._open.get(request)
+            if text is None or text.attempt != attempts[row]:
+                continue  # closed, or a late message of an older attempt
+            piece = text.stream.push(ids, Finish(message.finishes[row]))
+            self._batches[text.frontend].add(
+                request, text.attempt, ids[: piece.count], piece.text, piece.finish, cached[row]
+            )
+            if piece.finish:
+                del self._open[request]
+
+    def _close(self, sender: str, requests: "memoryview[int]") -> None:
+        for request in requests:
+            self._open.pop(request, None)
+            self._batches[sender].drop(request)
+
+    def _greet(self, message: PeerJoined) -> None:
+        if self._roster.joined(message):
+            self._end_of(message.name)
+
+    def _lose(self, message: PeerLost) -> None:
+        if self._roster.lost(message):
+            self._server.forget(message.name)
+            self._end_of(message.name)
+
+    def _end_of(self, frontend: str) -> None:
+        self._batches.pop(frontend, None)
+        for request in [request for request, text in self._open.items() if text.frontend == frontend]:
+            del self._open[request]
+
+    def _send(self, frontend: str, batch: DeltaBatch) -> None:
+        try:
+            self._server.send(frontend, batch.message())
+        except PeerFull:
+            self._offer_again()
+            return
+        except PeerUnknown:
+            pass  # its loss is announced by the supervisor; nobody is left to read this
+        batch.clear()
+
+    def _offer_again(self) -> None:
+        if self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._offer)
+
+    def _offer(self) -> None:
+        self._retry = None
+        self.after_batch()

@@ -1,0 +1,206 @@
+"""The EngineCore: one replica's scheduler and the loop that drives its workers.
+
+Owns: the requests of its replica, their KV blocks, the order of steps. Receives Generate and Abort from the balancer;
+sends tokens to detokenizers, and loads and refusals to the balancer. Must not know: text, HTTP, how many ranks run a step.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import assert_never
+
+from actorlm.actors.membership import Membership
+from actorlm.errors import ActorlmError
+from actorlm.executors.base import Executor
+from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
+from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRefused
+from actorlm.messages.detokenizer import TokensSampled
+from actorlm.messages.engine import Abort, Generate, Inbox
+from actorlm.messages.supervisor import PeerStuck
+from actorlm.runtime.actor import Actor
+from actorlm.runtime.errors import NotConnected, PeerFull
+from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
+from actorlm.runtime.mailbox import Mailbox
+from actorlm.runtime.network import Link, Pusher
+from actorlm.scheduling.plan import StepPlan, encode
+from actorlm.scheduling.request import Request
+from actorlm.scheduling.scheduler import Sampled, Scheduler
+from actorlm.topology import Role
+from actorlm.wire import Message, int32, int64, read_int32, read_int64
+
+
+class EngineCore(Actor[Inbox | LinkEvent]):
+    """The shell around `scheduling.scheduler.Scheduler` and an executor."""
+
+    def __init__(
+        self,
+        name: str,
+        mailbox: Mailbox[Inbox | LinkEvent],
+        *,
+        replica: int,
+        scheduler: Scheduler,
+        executor: Executor,
+        balancer: Link,
+        detokenizers: Mapping[int, Link],
+        membership: Membership,
+        announcement: ReplicaAnnounced,
+    ) -> None:
+        super().__init__(name, mailbox)
+        self._replica = replica
+        self._scheduler = scheduler
+        self._executor = executor
+        self._balancer = balancer
+        self._detokenizers = detokenizers
+        self._pushers: dict[int, Pusher] = {}
+        self._membership = membership
+        self._announcement = announcement
+        self._loaded = False
+        self._work = asyncio.Event()
+        self._ended: list[int] = []
+        self._steps = 0
+        self._tokens = 0
+        self.spawn(membership.beat(self, lambda: scheduler.has_work))
+        self.spawn(self._serve())
+
+    def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
+        """The engine's table of contents."""
+        match message:
+            case Generate():
+                self._admit(message)
+            case Abort():
+                self._abort(read_int64(message.requests))
+            case LinkUp():
+                self._linked(message.peer)
+            case PeerLost():
+                self._lose(message)
+            case CollectMetrics():
+                self._count()
+                self._membership.report(message.token, self)
+            case Stop():
+                self.stop()
+            case LinkRefused():
+                raise ActorlmError(message.reason)
+            case PeerJoined():
+                pass
+            case _:
+                assert_never(message)
+
+    async def _serve(self) -> None:
+        """Starts the executor, then runs steps for as long as there is work."""
+        await self._executor.start(self._membership.phase)
+        self._loaded = True
+        self._announce()
+        while True:
+            plan = self._scheduler.plan()
+            if plan is None:
+                self._report_load()
+                self._work.clear()
+                await self._work.wait()
+            else:
+                await self._step(plan)
+
+    async def _step(self, plan: StepPlan) -> None:
+        running = self._executor.execute_model(encode(plan))
+        self._report_load()  # of the step before, while this one runs
+        done = await running
+        sampled = self._scheduler.apply(plan, read_int32(done.tokens))
+        self._steps += 1
+        self._tokens += sum(plan.counts)
+        self._deliver(sampled)
+
+    def _admit(self, message: Generate) -> None:
+        try:
+            self._scheduler.add(Request.from_generate(message))
+        except ActorlmError as error:
+            self._tell_balancer(
+                RequestRefused(message.request, message.attempt, error.status, error.code, error.message, error.param)
+            )
+        else:
+            self._work.set()
+
+    def _abort(self, requests: Iterable[int]) -> None:
+        self._ended += self._scheduler.abort(requests)
+        self._work.set()
+
+    def _deliver(self, sampled: list[Sampled]) -> None:
+        """One message to each detokenizer that has tokens of this step."""
+        rows: dict[int, list[Sampled]] = defaultdict(list)
+        for sample in sampled:
+            rows[sample.request.detokenizer].append(sample)
+            if sample.finish:
+                self._ended.append(sample.request.id)
+        for detokenizer, samples in rows.items():
+            self._push(detokenizer, samples)
+
+    def _push(self, detokenizer: int, samples: list[Sampled]) -> None:
+        """Never waits for a detokenizer: one that is full is stuck and is to be killed, one that is gone took its requests along."""
+        try:
+            self._pushers[detokenizer].send(_tokens_sampled(self._replica, samples))
+        except PeerFull:
+            self._membership.say(PeerStuck(f"detokenizer-{detokenizer}"))
+        except NotConnected:
+            pass
+
+    def _linked(self, peer: str) -> None:
+        if peer == Role.SUPERVISOR:
+            self._membership.linked()
+        for index, link in self._detokenizers.items():
+            if link.is_up and index not in self._pushers:
+                self._pushers[index] = link.pusher("tokens")
+        self._announce()
+
+    def _announce(self) -> None:
+        """Says that this replica takes requests, once it can also deliver them. A new balancer hears it again."""
+        if self._loaded and self._balancer.is_up and len(self._pushers) == len(self._detokenizers):
+            self._tell_balancer(self._announcement)
+            self._membership.ready(f"{self._announcement.kv_capacity_tokens}")
+
+    def _lose(self, message: PeerLost) -> None:
+        if message.role == Role.BALANCER:
+            self._abort(self._scheduler.request_ids)
+
+    def _report_load(self) -> None:
+        if not self._ended:
+            return
+        ended, self._ended = self._ended, []
+        scheduler = self._scheduler
+        self._tell_balancer(
+            LoadReported(
+                self._replica, scheduler.running, scheduler.waiting, scheduler.kv_used_tokens, int64(ended)
+            )
+        )
+
+    def _tell_balancer(self, message: Message) -> None:
+        """A balancer that is gone took its requests along; the next one hears the announcement."""
+        try:
+            self._balancer.send(message)
+        except NotConnected:
+            return
+        except PeerFull:
+            self._membership.say(PeerStuck(Role.BALANCER))
+
+    def _count(self) -> None:
+        scheduler, metrics, labels = self._scheduler, self._membership.metrics, (str(self._replica),)
+        for metric, value in (
+            ("num_requests_running", scheduler.running),
+            ("num_requests_waiting", scheduler.waiting),
+            ("kv_cache_usage_perc", scheduler.kv_used_tokens / self._announcement.kv_capacity_tokens),
+            ("prefix_cache_queries", scheduler.prefix_queries),
+            ("prefix_cache_hits", scheduler.prefix_hits),
+            ("num_preemptions", scheduler.num_preemptions),
+            ("engine_steps", self._steps),
+            ("iteration_tokens", self._tokens),
+        ):
+            metrics.set(metric, value, labels)
+
+
+def _tokens_sampled(replica: int, samples: list[Sampled]) -> TokensSampled:
+    return TokensSampled(
+        replica=replica,
+        requests=int64(sample.request.id for sample in samples),
+        attempts=int32(sample.request.attempt for sample in samples),
+        counts=int32(1 for _ in samples),
+        tokens=int32(sample.token for sample in samples),
+        finishes=bytes(sample.finish for sample in samples),
+        cached=int32(sample.request.num_cached for sample in samples),
+    )

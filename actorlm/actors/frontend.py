@@ -1,0 +1,338 @@
+"""The Frontend: owns requests from their acceptance to their last byte.
+
+Behind it everything is soft state. Receives text from detokenizers, refusals and interruptions from the balancer, the
+tree's state from the supervisor. Implements `api.ports.Backend`, the HTTP face's only way in. Must not know: HTTP, tensors.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from itertools import cycle
+from typing import Any, assert_never
+
+from actorlm.actors.generation import Choice, Generation
+from actorlm.actors.membership import Membership
+from actorlm.api.ports import Delta, FinishReason, Submission
+from actorlm.errors import ActorlmError, Interrupted, Overloaded, Unavailable, from_wire
+from actorlm.messages.actor import CollectMetrics, Drain, MetricsCollected, PeerLost, Stop, TreeChanged, TreeState
+from actorlm.messages.balancer import RequestRefused
+from actorlm.messages.detokenizer import Close, Open
+from actorlm.messages.engine import Abort, Generate
+from actorlm.messages.frontend import Finish, FleetChanged, Inbox, Opened, RequestsInterrupted, TextDelta
+from actorlm.messages.supervisor import Drained, PeerStuck, ReadMetrics
+from actorlm.metrics import render
+from actorlm.requests import request_ids
+from actorlm.runtime.actor import Actor
+from actorlm.runtime.errors import NotConnected, PeerFull
+from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
+from actorlm.runtime.mailbox import Mailbox
+from actorlm.runtime.network import Link
+from actorlm.topology import Role
+from actorlm.wire import Message, int32, int64, read_int32, read_int64
+
+FINISH_REASONS: dict[Finish, FinishReason] = {
+    Finish.STOP: "stop",
+    Finish.STOP_STRING: "stop",
+    Finish.LENGTH: "length",
+}
+
+MAX_OPEN = 32_768
+"""Choices that one frontend holds; one more is refused with 429."""
+
+CONTEXT_IDS = 16
+"""Ids of the prompt's end that the detokenizer gets, so that the first new token joins them correctly."""
+
+METRICS_TIMEOUT_S = 2.0
+
+
+class Frontend(Actor[Inbox | LinkEvent]):
+    """The table of open generations, and the actor around it."""
+
+    def __init__(
+        self,
+        name: str,
+        mailbox: Mailbox[Inbox | LinkEvent],
+        *,
+        index: int,
+        incarnation: int,
+        served_name: str,
+        balancer: Link,
+        detokenizers: Mapping[int, Link],
+        membership: Membership,
+    ) -> None:
+        super().__init__(name, mailbox)
+        self._served_name = served_name
+        self._balancer = balancer
+        self._detokenizers = detokenizers
+        self._turns = cycle(detokenizers)
+        self._membership = membership
+        self._metrics = membership.metrics
+        self._ids = request_ids(index, incarnation)
+        self._open: dict[int, Choice] = {}
+        self._unwanted: list[Choice] = []
+        self._tree = TreeState.STARTING
+        self._fleet = FleetChanged((), 0, 0)
+        self._serving = False
+        self._draining = False
+        self._scrapes: dict[int, asyncio.Future[bytes]] = {}
+        self._stop_http: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.spawn(membership.beat(self, lambda: bool(self._open)))
+
+    def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
+        """The frontend's table of contents."""
+        match message:
+            case TextDelta():
+                self._deliver(message)
+            case Opened():
+                self._generate(message)
+            case RequestRefused():
+                self._refused(message)
+            case RequestsInterrupted():
+                self._interrupt(read_int64(message.requests), message.cause)
+            case FleetChanged():
+                self._fleet = message
+            case TreeChanged():
+                self._tree = message.state
+            case PeerLost():
+                self._lose(message)
+            case MetricsCollected():
+                self._collected(message)
+            case CollectMetrics():
+                self._membership.report(message.token, self)
+            case Drain():
+                self._drain()
+            case Stop():
+                self.spawn(self._shut_down())
+            case LinkUp():
+                self._linked(message.peer)
+            case LinkRefused():
+                raise ActorlmError(message.reason)
+            case PeerJoined():
+                pass
+            case _:
+                assert_never(message)
+
+    # What the HTTP face asks for.
+
+    @property
+    def state(self) -> TreeState:
+        """What the tree can do, as far as this frontend can reach it."""
+        if self._draining:
+            return TreeState.DRAINING
+        if self._tree in (TreeState.READY, TreeState.DEGRADED) and not self._fleet.replicas:
+            return TreeState.UNAVAILABLE
+        return self._tree
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """The longest sequence, prompt and output, that every replica can hold."""
+        return self._fleet.kv_capacity_tokens
+
+    def submit(self, submissions: Sequence[Submission], trace_id: str) -> Generation:
+        """Accepts all of these choices or none. Raises Unavailable or Overloaded."""
+        if self.state not in (TreeState.READY, TreeState.DEGRADED):
+            raise Unavailable(f"the server is {self.state}; try again later")
+        if len(self._open) + len(submissions) > MAX_OPEN:
+            raise Overloaded(f"{len(self._open)} choices are open and at most {MAX_OPEN} may be; try again later")
+        generation, now = Generation(self._abort), time.monotonic()
+        choices = [
+            Choice(next(self._ids), index, submission, next(self._turns), now, generation, trace_id)
+            for index, submission in enumerate(submissions)
+        ]
+        generation.begin(choices)
+        for choice in choices:
+            self._accept(choice)
+        return generation
+
+    async def metrics(self) -> bytes:
+        """The metrics of all actors in Prometheus' text format. Raises Unavailable if the supervisor is silent."""
+        token = next(self._ids)
+        future = self._scrapes[token] = asyncio.get_running_loop().create_future()
+        try:
+            self._membership.say(ReadMetrics(token))
+            return await asyncio.wait_for(future, METRICS_TIMEOUT_S)
+        except TimeoutError:
+            raise Unavailable("the supervisor did not answer in time; try again later") from None
+        finally:
+            del self._scrapes[token]
+
+    # The life of a generation.
+
+    def _accept(self, choice: Choice) -> None:
+        self._open[choice.id] = choice
+        self._metrics.add("requests_accepted")
+        submission = choice.submission
+        message = Open(
+            request=choice.id,
+            attempt=choice.attempt,
+            context_ids=int32(submission.prompt_ids[-CONTEXT_IDS:]),
+            generated_ids=b"",
+            delivered_characters=0,
+            stop=submission.stop,
+            include_stop=submission.include_stop,
+            skip_special_tokens=submission.skip_special_tokens,
+        )
+        self._send(self._detokenizers[choice.detokenizer], message, choice)
+
+    def _generate(self, message: Opened) -> None:
+        choice = self._open.get(message.request)
+        if choice is None or choice.attempt != message.attempt:
+            return
+        generate = Generate(
+            request=choice.id,
+            attempt=choice.attempt,
+            frontend=self.name,
+            detokenizer=choice.detokenizer,
+            prompt_ids=int32(choice.submission.prompt_ids),
+            generated_ids=b"",
+            sampling=choice.submission.sampling,
+            trace_id=choice.trace_id,
+        )
+        self._send(self._balancer, generate, choice)
+
+    def _deliver(self, message: TextDelta) -> None:
+        now = time.monotonic()
+        attempts, counts, cached = map(read_int32, (message.attempts, message.counts, message.cached))
+        for row, request in enumerate(read_int64(message.requests)):
+            choice = self._open.get(request)
+            if choice is None or choice.attempt != attempts[row]:
+                continue  # aborted, or a late message of an older attempt
+            self._observe(choice, counts[row], now)
+            finish = Finish(message.finishes[row])
+            if finish:
+                self._complete(choice, finish, now)
+            reason = FINISH_REASONS.get(finish)
+            choice.generation.feed(Delta(choice.index, message.texts[row], counts[row], reason, cached[row]))
+
+    def _observe(self, choice: Choice, count: int, now: float) -> None:
+        if choice.last_token_at is None:
+            self._metrics.observe("time_to_first_token_seconds", now - choice.created_at)
+        elif count:
+            self._metrics.observe("inter_token_latency_seconds", (now - choice.last_token_at) / count, count)
+        self._metrics.add("generation_tokens", count)
+        choice.delivered += count
+        choice.last_token_at = now
+
+    def _complete(self, choice: Choice, finish: Finish, now: float) -> None:
+        if finish is Finish.STOP_STRING:
+            self._tell(self._balancer, Abort(int64([choice.id])))
+        prompt = len(choice.submission.prompt_ids)
+        self._metrics.add("prompt_tokens", prompt)
+        self._metrics.observe("request_prompt_tokens", prompt)
+        self._metrics.observe("e2e_request_latency_seconds", now - choice.created_at)
+        self._end(choice, FINISH_REASONS[finish])
+
+    def _end(self, choice: Choice, reason: str) -> None:
+        """The one place where a choice leaves the table, whatever ended it."""
+        del self._open[choice.id]
+        self._metrics.add("request_success", 1, (reason,))
+        self._metrics.observe("request_generation_tokens", choice.delivered)
+        self._report_drained()
+
+    def _fail(self, generation: Generation, error: ActorlmError) -> None:
+        """Ends a request with an error: what is left of it is spared."""
+        left = generation.fail(error)
+        for choice in left:
+            self._end(choice, "error")
+        self._spare(left)
+
+    def _abort(self, choices: Sequence[Choice]) -> None:
+        for choice in choices:
+            self._end(choice, "abort")
+        self._spare(choices)
+
+    def _spare(self, choices: Sequence[Choice]) -> None:
+        """Nobody wants these any more: tells those behind, in one message for all that come in one turn of the loop."""
+        if choices and not self._unwanted:
+            asyncio.get_running_loop().call_soon(self._tell_unwanted)
+        self._unwanted += choices
+
+    def _tell_unwanted(self) -> None:
+        unwanted, self._unwanted = self._unwanted, []
+        for index, link in self._detokenizers.items():
+            owned = [choice.id for choice in unwanted if choice.detokenizer == index]
+            if owned:
+                self._tell(link, Close(int64(owned)))
+        self._tell(self._balancer, Abort(int64(choice.id for choice in unwanted)))
+
+    def _refused(self, message: RequestRefused) -> None:
+        choice = self._open.get(message.request)
+        if choice is not None and choice.attempt == message.attempt:
+            error = from_wire(message.status, message.code, message.message, message.param)
+            self._fail(choice.generation, error)
+
+    def _interrupt(self, requests: Iterable[int], cause: str) -> None:
+        for request in requests:
+            choice = self._open.get(request)
+            if choice is not None:
+                error = Interrupted(f"{cause} died while it worked on this request; send it again")
+                self._fail(choice.generation, error)
+
+    # The tree around it.
+
+    def _lose(self, message: PeerLost) -> None:
+        """A replica's loss comes from the balancer, which knows whose requests it had."""
+        if message.role == Role.BALANCER:
+            self._fleet = FleetChanged((), 0, 0)
+            self._interrupt(list(self._open), message.name)
+        elif message.role == Role.DETOKENIZER:
+            index = int(message.name.removeprefix("detokenizer-"))
+            owned = [choice.id for choice in self._open.values() if choice.detokenizer == index]
+            self._interrupt(owned, message.name)
+
+    def serve(self, stop_http: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """HTTP is listening; `stop_http` lets running responses end and closes it."""
+        self._stop_http = stop_http
+        self._report_ready()
+
+    def _linked(self, peer: str) -> None:
+        if peer == Role.SUPERVISOR:
+            self._membership.linked()
+        self._report_ready()
+
+    def _report_ready(self) -> None:
+        links = (self._balancer, *self._detokenizers.values())
+        if self._stop_http is not None and all(link.is_up for link in links) and not self._serving:
+            self._serving = True
+            self._membership.ready()
+
+    def _drain(self) -> None:
+        self._draining = True
+        self._report_drained()
+
+    def _report_drained(self) -> None:
+        if self._draining and not self._open:
+            self._membership.say(Drained())
+
+    async def _shut_down(self) -> None:
+        """Ends what is left with an error, lets the responses say so, and stops."""
+        self._draining = True
+        for generation in {choice.generation for choice in self._open.values()}:
+            self._fail(generation, Unavailable("the server is shutting down"))
+        if self._stop_http is not None:
+            await self._stop_http()
+        self.stop()
+
+    def _collected(self, message: MetricsCollected) -> None:
+        future = self._scrapes.get(message.token)
+        if future is not None and not future.done():
+            samples = ((sample.metric, sample.labels, sample.value) for sample in message.samples)
+            future.set_result(render(samples, self._served_name))
+
+    def _send(self, link: Link, message: Message, choice: Choice) -> None:
+        """Sends what a choice needs; where that cannot be, its request ends with an error."""
+        try:
+            link.send(message)
+        except NotConnected:
+            self._fail(choice.generation, Unavailable(f"{link.peer} is restarting; try again later"))
+        except PeerFull:
+            self._fail(choice.generation, Overloaded(f"{link.peer} does not keep up; try again later"))
+
+    def _tell(self, link: Link, message: Message) -> None:
+        """Sends what spares work. A peer that is gone has nothing to spare; one that is full is stuck."""
+        try:
+            link.send(message)
+        except NotConnected:
+            return
+        except PeerFull:
+            self._membership.say(PeerStuck(link.peer))

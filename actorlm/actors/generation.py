@@ -1,0 +1,94 @@
+"""What a frontend keeps of a request: each of its choices, and the reader that waits for more of them."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from actorlm.api.ports import Delta, FinishReason, Submission
+from actorlm.errors import ActorlmError
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One choice: a request of its own for everything behind the frontend."""
+
+    id: int
+    index: int
+    submission: Submission
+    detokenizer: int
+    created_at: float
+    generation: "Generation"
+    trace_id: str
+    attempt: int = 0
+    delivered: int = 0
+    last_token_at: float | None = None
+
+
+class Generation:
+    """All choices of one request; implements `api.ports.Generation`.
+
+    Deltas that nobody has taken yet are merged, so a slow reader costs memory in proportion to its text.
+    """
+
+    def __init__(self, abort: Callable[[Sequence[Choice]], None]) -> None:
+        self._abort = abort
+        self._going_on: dict[int, Choice] = {}
+        self._fresh: dict[int, Delta] = {}
+        self._error: ActorlmError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def begin(self, choices: Iterable[Choice]) -> None:
+        """These choices go on from now."""
+        self._going_on = {choice.index: choice for choice in choices}
+
+    def feed(self, delta: Delta) -> None:
+        """Takes what one choice gained."""
+        before = self._fresh.get(delta.choice)
+        self._fresh[delta.choice] = delta if before is None else _merge(before, delta)
+        if delta.finish:
+            self._going_on.pop(delta.choice, None)
+        self._wake()
+
+    def fail(self, error: ActorlmError) -> list[Choice]:
+        """Ends the request with an error, after what has come already; returns the choices that were still going on."""
+        self._error = self._error or error
+        self._wake()
+        return self._end()
+
+    def abort(self) -> None:
+        """Nobody wants more of any choice."""
+        left = self._end()
+        self._wake()
+        if left:
+            self._abort(left)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Sequence[Delta]:
+        """What is new. Raises the error that ended the request."""
+        while not self._fresh:
+            if self._error is not None:
+                raise self._error
+            if not self._going_on:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        fresh, self._fresh = self._fresh, {}
+        return tuple(fresh.values())
+
+    def _end(self) -> list[Choice]:
+        left = list(self._going_on.values())
+        self._going_on = {}
+        return left
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _merge(before: Delta, after: Delta) -> Delta:
+    finish: FinishReason | None = after.finish
+    tokens, cached = before.tokens + after.tokens, max(before.cached_tokens, after.cached_tokens)
+    return Delta(before.choice, before.text + after.text, tokens, finish, cached)

@@ -1,0 +1,64 @@
+"""An actor's tie to its supervisor: readiness, phases, heartbeats, metrics. Every actor but the supervisor holds one."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from actorlm.messages.actor import MetricSample
+from actorlm.messages.supervisor import ActorReady, Heartbeat, MetricsReported, PhaseChanged
+from actorlm.metrics import Metrics
+from actorlm.runtime.actor import Actor
+from actorlm.runtime.errors import PeerFull
+from actorlm.runtime.network import Link, Network
+from actorlm.wire import Message
+
+BEAT_S = 1.0
+
+
+class Membership:
+    """Speaks for one actor to the supervisor over `link`. What is said before the link is up is said when it is."""
+
+    def __init__(self, link: Link, metrics: Metrics, network: Network) -> None:
+        self._link = link
+        self._network = network
+        self._early: list[Message] = []
+        self.metrics = metrics
+
+    def linked(self) -> None:
+        """The link has come up."""
+        early, self._early = self._early, []
+        for message in early:
+            self.say(message)
+
+    def ready(self, detail: str = "") -> None:
+        """The actor can do its work."""
+        self.say(ActorReady(detail))
+
+    def phase(self, phase: str, done: int = 0, total: int = 0) -> None:
+        """The actor begins a phase of its start, or has come so far in it (bytes)."""
+        self.say(PhaseChanged(phase, done, total))
+
+    def say(self, message: Message) -> None:
+        """Sends a message to the supervisor, now or when the link comes up."""
+        if self._link.is_up:
+            self._link.send(message)
+        else:
+            self._early.append(message)
+
+    async def beat(self, actor: Actor[Any], busy: Callable[[], bool]) -> None:
+        """Sends a heartbeat every second, for ever. One that finds the link full is left out: the next one says more."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self._link.is_up:
+                try:
+                    self._link.send(Heartbeat(actor.processed, busy(), actor.mailbox.depth))
+                except PeerFull:
+                    continue
+
+    def report(self, token: int, actor: Actor[Any]) -> None:
+        """Answers CollectMetrics with the actor's own metrics and those that every actor has."""
+        self.metrics.set("mailbox_depth", actor.mailbox.depth, (actor.name,))
+        self.metrics.set("actor_messages", actor.processed, (actor.name,))
+        dropped = sum(tally.dropped.total() for tally in self._network.tallies)
+        self.metrics.set("bad_frames", dropped, (actor.name,))
+        self.say(MetricsReported(token, tuple(MetricSample(*sample) for sample in self.metrics.samples())))

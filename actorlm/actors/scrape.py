@@ -1,0 +1,44 @@
+"""Collecting the metrics of all actors for one scrape."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from actorlm.messages.actor import CollectMetrics, MetricSample, MetricsCollected
+from actorlm.messages.supervisor import MetricsReported
+from actorlm.wire import Message
+
+PATIENCE_S = 1.0
+"""An actor that has not answered by then is left out of the scrape."""
+
+
+class Scrapes:
+    """The scrapes under way, by the token that the asking frontend chose."""
+
+    def __init__(self, say: Callable[[str, Message], None]) -> None:
+        self._say = say
+        self._open: dict[int, tuple[str, set[str], list[MetricSample]]] = {}
+
+    def begin(self, asker: str, token: int, members: Iterable[str]) -> None:
+        """Asks every member; answers the asker when all have reported, or when patience ends."""
+        awaited = set(members)
+        self._open[token] = (asker, awaited, [])
+        for member in awaited:
+            self._say(member, CollectMetrics(token))
+        asyncio.get_running_loop().call_later(PATIENCE_S, self._close, token)
+
+    def reported(self, sender: str, message: MetricsReported) -> None:
+        """A member has answered."""
+        scrape = self._open.get(message.token)
+        if scrape is None:
+            return
+        _, awaited, samples = scrape
+        awaited.discard(sender)
+        samples += message.samples
+        if not awaited:
+            self._close(message.token)
+
+    def _close(self, token: int) -> None:
+        scrape = self._open.pop(token, None)
+        if scrape is not None:
+            asker, _, samples = scrape
+            self._say(asker, MetricsCollected(token, tuple(samples)))

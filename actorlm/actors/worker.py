@@ -1,0 +1,173 @@
+"""The Worker process: one rank behind the broadcast executor.
+
+Owns: this rank's weights, KV cache and the state of its slots. Steps arrive by broadcast and are computed on one thread with
+blocking receives; the event loop does control only. Must not know: requests, schedulers, other ranks' results.
+"""
+
+import asyncio
+import os
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, assert_never
+
+import msgspec
+
+from actorlm.actors.membership import Membership
+from actorlm.errors import ActorlmError
+from actorlm.execution.worker import Worker
+from actorlm.messages.actor import CollectMetrics, Control, PeerLost, Stop
+from actorlm.messages.executor import CallReturned, StepFailed, WorkerProgress, WorkerReady
+from actorlm.messages.worker import CallMethod, RunStep, StopWorker, Sync
+from actorlm.runtime.actor import Actor
+from actorlm.runtime.broadcast import Subscriber
+from actorlm.runtime.errors import NotDelivered
+from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
+from actorlm.runtime.mailbox import Mailbox
+from actorlm.runtime.network import Link
+from actorlm.topology import Role
+from actorlm.wire import Message
+
+RECEIVE_S = 1.0
+PROGRESS_S = 1.0
+FAREWELL_S = 0.2
+"""Time that a last StepFailed gets to leave before this process ends."""
+
+
+class WorkerActor(Actor[Control | LinkEvent]):
+    """The control side of a worker process, and the thread that computes."""
+
+    def __init__(
+        self,
+        name: str,
+        mailbox: Mailbox[Control | LinkEvent],
+        *,
+        rank: int,
+        build: Callable[[], Worker],
+        engine: Link,
+        subscribe: Callable[[Link], Subscriber[Any]],
+        membership: Membership,
+    ) -> None:
+        super().__init__(name, mailbox)
+        self._rank = rank
+        self._build = build
+        self._engine = engine
+        self._subscribe = subscribe
+        self._membership = membership
+        self._worker: Worker | None = None
+        self._stopping = threading.Event()
+        self._computing: asyncio.Future[None] | None = None
+        self.spawn(membership.beat(self, lambda: self._worker is not None and self._worker.doing != "idle"))
+        self.spawn(self._report_progress())
+
+    def receive(self, sender: str, message: Control | LinkEvent) -> None:
+        """The worker's table of contents."""
+        match message:
+            case LinkUp():
+                self._linked(message.peer)
+            case CollectMetrics():
+                self._membership.report(message.token, self)
+            case Stop():
+                self._stopping.set()
+                self.stop()
+            case LinkRefused():
+                raise ActorlmError(message.reason)
+            case PeerLost() | PeerJoined():
+                pass
+            case _:
+                assert_never(message)
+
+    def _linked(self, peer: str) -> None:
+        if peer == Role.SUPERVISOR:
+            self._membership.linked()
+        elif self._computing is None:
+            self.spawn(self._compute())
+
+    async def _compute(self) -> None:
+        """Runs the computing thread; its failure is this process's."""
+        loop = asyncio.get_running_loop()
+        self._computing = loop.create_future()
+        thread = threading.Thread(target=self._run_thread, args=(loop, self._computing), name="steps", daemon=True)
+        thread.start()
+        try:
+            await self._computing
+        except Exception:
+            await asyncio.sleep(FAREWELL_S)
+            raise
+        self.stop()
+
+    def _run_thread(self, loop: asyncio.AbstractEventLoop, outcome: "asyncio.Future[None]") -> None:
+        try:
+            self._load(loop)
+            self._serve(loop)
+        except Exception as error:  # noqa: BLE001 - reported to the engine and to the event loop
+            loop.call_soon_threadsafe(self._answer, self._step_failed(error))
+            loop.call_soon_threadsafe(outcome.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(outcome.set_result, None)
+
+    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
+        def progress(done: int, total: int) -> None:
+            loop.call_soon_threadsafe(self._membership.phase, "load weights", done, total)
+
+        loop.call_soon_threadsafe(self._membership.phase, "import")
+        worker = self._build()
+        worker.load(progress)
+        self._worker = worker
+        loop.call_soon_threadsafe(self._membership.ready)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        subscriber = self._subscribe(self._engine)
+        try:
+            while not self._stopping.is_set():
+                message = subscriber.receive(RECEIVE_S)
+                if isinstance(message, StopWorker):
+                    return
+                if message is not None:
+                    answer = self._act(message)
+                    if answer is not None:
+                        loop.call_soon_threadsafe(self._answer, answer)
+        finally:
+            subscriber.close()
+
+    def _act(self, message: Any) -> Message | None:
+        assert self._worker is not None, "loaded before it serves"
+        match message:
+            case RunStep():
+                return self._worker.execute(message)
+            case Sync():
+                return WorkerReady(self._rank, message.epoch)
+            case CallMethod():
+                return self._call(self._worker, message)
+            case _:
+                raise ActorlmError(f"{type(message).__name__} is no message to a worker")
+
+    def _call(self, worker: Worker, message: CallMethod) -> CallReturned | None:
+        try:
+            method = worker.callable[message.method]
+            result = method(*msgspec.msgpack.decode(message.args))
+        except Exception as error:  # noqa: BLE001 - the caller's to handle
+            return CallReturned(message.call, self._rank, b"", f"{type(error).__name__}: {error}")
+        if message.reply_rank not in (None, self._rank):
+            return None
+        return CallReturned(message.call, self._rank, msgspec.msgpack.encode(result))
+
+    def _step_failed(self, error: Exception) -> StepFailed:
+        step = self._worker.last_step + 1 if self._worker else -1
+        lines = "".join(traceback.format_exception(error))
+        name = type(error).__name__
+        return StepFailed(self._rank, socket.gethostname(), os.getpid(), step, name, str(error), lines)
+
+    async def _report_progress(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            if self._worker is not None:
+                self._answer(WorkerProgress(self._rank, self._worker.last_step, self._worker.doing))
+
+    def _answer(self, message: Message) -> None:
+        """An engine that is gone takes this worker along: they restart together."""
+        try:
+            self._engine.pusher("results").send(message)
+        except NotDelivered:
+            return

@@ -1,0 +1,61 @@
+"""The HTTP application: routes, and what surrounds them.
+
+From the outside in: request ids, the API key, Litestar's router with our errors. There is no CORS, and no header of
+a proxy is trusted.
+"""
+
+import secrets
+
+from litestar import Litestar
+from litestar.datastructures import State
+from litestar.handlers import HTTPRouteHandler
+from litestar.types import ASGIApp
+
+from actorlm.api.auth import ApiKey
+from actorlm.api.body import JsonRequest
+from actorlm.api.chat import chat_route
+from actorlm.api.completions import completion_route
+from actorlm.api.errors import answer_exception
+from actorlm.api.lower import DrawSeed
+from actorlm.api.models import model_routes
+from actorlm.api.openapi import document_route
+from actorlm.api.ports import Backend
+from actorlm.api.request_ids import RequestIds
+from actorlm.api.status import status_routes
+from actorlm.config import HttpConfig
+
+BODY_TIMEOUT_S = 15.0
+"""How long a body may stand still before the request is refused with 408."""
+
+
+def draw_seed() -> int:
+    """A seed for a request that brings none: 63 random bits."""
+    return secrets.randbits(63)
+
+
+def create_app(
+    backend: Backend, config: HttpConfig, *, draw_seed: DrawSeed = draw_seed, body_timeout_s: float = BODY_TIMEOUT_S
+) -> ASGIApp:
+    """The whole application. Raises ConfigError for an API key that is empty."""
+
+    def documented() -> list[HTTPRouteHandler]:
+        return routes(backend, draw_seed)
+
+    app: ASGIApp = Litestar(
+        [*documented(), document_route(documented, guarded=config.api_key is not None)],
+        request_class=JsonRequest,
+        request_max_body_size=config.max_body_mib * 2**20,
+        exception_handlers={Exception: answer_exception},
+        openapi_config=None,
+        logging_config=None,
+        state=State({"body_timeout_s": body_timeout_s}),
+    )
+    if config.api_key is not None:
+        app = ApiKey(app, config.api_key)
+    return RequestIds(app)
+
+
+def routes(backend: Backend, draw_seed: DrawSeed) -> list[HTTPRouteHandler]:
+    """Every documented route."""
+    generating = [chat_route(backend, draw_seed), completion_route(backend, draw_seed)]
+    return [*generating, *model_routes(backend), *status_routes(backend)]

@@ -1,0 +1,86 @@
+"""Request bodies: read within limits, decoded strictly, refused with a reason.
+
+Strictly means: JSON in UTF-8, each object's keys unique, each value of its type. Litestar would take the text
+"5" for the number 5, and the last of two equal keys.
+"""
+
+import asyncio
+import json
+from functools import cache
+from typing import Any
+
+import msgspec
+from litestar import Request
+from litestar.types import Receive, ReceiveMessage, Scope, Send
+
+from actorlm.api.errors import BodyTimeout, UnsupportedMedia, invalid_body
+from actorlm.errors import BadRequest
+
+
+class JsonRequest(Request[Any, Any, Any]):
+    """A request whose body, if a handler takes one, is JSON of the handler's type.
+
+    `app.state.body_timeout_s` is how long the body may stand still.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(scope, _patient(receive, scope["litestar_app"].state.body_timeout_s), send)
+
+    async def body(self) -> bytes:
+        """The whole body. Raises UnsupportedMedia before reading, then BadRequest, BodyTimeout or BodyTooLarge."""
+        check_media(self.headers.get("content-type"), self.headers.get("content-encoding"))
+        body = await super().body()
+        if not body:
+            raise BadRequest("the body is empty; send a JSON object")
+        return body
+
+    async def json(self) -> Any:
+        """The body as the type of the handler's `data`."""
+        return decode(await self.body(), self.route_handler.parsed_data_field.annotation)  # type: ignore[union-attr]
+
+
+def _patient(receive: Receive, seconds: float) -> Receive:
+    async def receive_in_time() -> ReceiveMessage:
+        try:
+            async with asyncio.timeout(seconds):
+                return await receive()
+        except TimeoutError:
+            raise BodyTimeout(f"no more of the body arrived within {seconds:g} s") from None
+
+    return receive_in_time
+
+
+def check_media(content_type: str | None, encoding: str | None) -> None:
+    """Raises UnsupportedMedia for a body that is not plain JSON."""
+    media = (content_type or "").split(";", 1)[0].strip().lower()
+    if media != "application/json":
+        raise UnsupportedMedia(f"content-type is {media or 'missing'}; it must be application/json")
+    if encoding is not None and encoding.strip().lower() != "identity":
+        raise UnsupportedMedia(f"content-encoding is {encoding}; send the body as it is")
+
+
+@cache
+def _decoder(kind: type) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def decode(body: bytes, kind: type) -> Any:
+    """`body` as a struct of type `kind`. Raises BadRequest naming the field at fault."""
+    try:
+        request = _decoder(kind).decode(body)
+        json.loads(body, object_pairs_hook=_unique)
+    except msgspec.ValidationError as error:
+        raise invalid_body(error) from None
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise BadRequest("the body is nested too deeply") from None
+    return request
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise BadRequest(f"the body has the key {name} twice in one object", param=name)
+        seen.add(name)

@@ -1,0 +1,64 @@
+"""`POST /v1/chat/completions`."""
+
+import time
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from litestar import Request, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody
+
+from actorlm.api import lower
+from actorlm.api.documented import GeneratingOperation, answers
+from actorlm.api.fields import CHAT, without_effect
+from actorlm.api.lower_chat import check_text_only, conversation, max_completion_tokens
+from actorlm.api.ports import Backend
+from actorlm.api.schema_chat import ChatCompletion, ChatCompletionRequest
+from actorlm.api.status import accepting
+from actorlm.api.stream import Answer, Tally
+from actorlm.api.wire import ChatWire, Identity
+
+log = structlog.get_logger(__name__)
+
+
+def chat_route(backend: Backend, draw_seed: lower.DrawSeed) -> HTTPRouteHandler:
+    """The route, for this backend."""
+
+    @post(
+        "/v1/chat/completions",
+        status_code=200,
+        guards=[accepting(backend)],
+        operation_id="createChatCompletion",
+        operation_class=GeneratingOperation,
+        responses=answers(ChatCompletion),
+        summary="Answer a conversation",
+    )
+    async def create_chat_completion(data: JSONBody[ChatCompletionRequest], request: Request[Any, Any, Any]) -> Answer:
+        return await answer(data, backend, draw_seed, request.scope["state"]["request_id"])
+
+    return create_chat_completion
+
+
+async def answer(
+    request: ChatCompletionRequest, backend: Backend, draw_seed: lower.DrawSeed, request_id: str
+) -> Answer:
+    """Checks a request and begins to answer it. Raises ActorlmError."""
+    lower.check_model(request.model, backend.served_name)
+    stream, n = lower.wants_stream(request), lower.check_choices(request, 1, backend.limits)
+    check_text_only(request)
+    if ignored := without_effect(request, CHAT):
+        log.debug("fields without effect", fields=ignored)
+    with lower.about("messages"):
+        prompt_ids = await backend.render_chat(conversation(request.messages))
+    vocab_size = backend.model.vocab_size
+    room = lower.check_prompt(prompt_ids, "messages", vocab_size, backend.limits)
+    max_tokens = max_completion_tokens(request, room)
+    choices = lower.submissions(
+        request, prompt_ids, max_tokens=max_tokens, n=n, vocab_size=vocab_size, draw_seed=draw_seed
+    )
+    with_usage = lower.wants_usage(request)
+    identity = Identity(f"chatcmpl-{uuid4().hex}", int(time.time()), backend.served_name)
+    wire = ChatWire(identity, n, with_usage)
+    generation = backend.submit(choices, request_id)
+    return Answer(generation, wire, Tally([len(prompt_ids)], n), stream=stream, with_usage=with_usage)

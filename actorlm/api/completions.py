@@ -1,0 +1,109 @@
+"""`POST /v1/completions`."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Self, cast
+from uuid import uuid4
+
+import structlog
+from litestar import Request, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody
+
+from actorlm.api import lower
+from actorlm.api.documented import GeneratingOperation, answers
+from actorlm.api.fields import COMPLETION, without_effect
+from actorlm.api.lower_completions import Prompts, is_text, max_tokens, prompts
+from actorlm.api.ports import Backend, Delta, Submission
+from actorlm.api.schema_completions import Completion, CompletionRequest
+from actorlm.api.status import accepting
+from actorlm.api.stream import Answer, Tally
+from actorlm.api.wire import CompletionWire, Identity
+
+log = structlog.get_logger(__name__)
+
+
+def completion_route(backend: Backend, draw_seed: lower.DrawSeed) -> HTTPRouteHandler:
+    """The route, for this backend."""
+
+    @post(
+        "/v1/completions",
+        status_code=200,
+        guards=[accepting(backend)],
+        operation_id="createCompletion",
+        operation_class=GeneratingOperation,
+        responses=answers(Completion),
+        summary="Continue texts",
+    )
+    async def create_completion(data: JSONBody[CompletionRequest], request: Request[Any, Any, Any]) -> Answer:
+        return await answer(data, backend, draw_seed, request.scope["state"]["request_id"])
+
+    return create_completion
+
+
+class NothingToGenerate:
+    """The generation of an echo alone: every choice ends at once, by its length."""
+
+    def __init__(self, choices: int) -> None:
+        self._deltas: list[Delta] | None = [Delta(choice, "", 0, "length") for choice in range(choices)]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Sequence[Delta]:
+        deltas, self._deltas = self._deltas, None
+        if deltas is None:
+            raise StopAsyncIteration
+        return deltas
+
+    def abort(self) -> None:
+        """There is nothing to end."""
+        self._deltas = None
+
+
+async def answer(request: CompletionRequest, backend: Backend, draw_seed: lower.DrawSeed, request_id: str) -> Answer:
+    """Checks a request and begins to answer it. Raises ActorlmError."""
+    lower.check_model(request.model, backend.served_name)
+    found = prompts(request.prompt)
+    stream, n = lower.wants_stream(request), lower.check_choices(request, len(found), backend.limits)
+    if ignored := without_effect(request, COMPLETION):
+        log.debug("fields without effect", fields=ignored)
+    ids = await _token_ids(found, backend)
+    choices = _submissions(request, ids, n, backend, draw_seed)
+    echoes = await _echoes(found, n, request, backend) if request.echo else []
+    count, with_usage = len(found) * n, lower.wants_usage(request)
+    identity = Identity(f"cmpl-{uuid4().hex}", int(time.time()), backend.served_name)
+    wire = CompletionWire(identity, count, with_usage, echoes)
+    generation = backend.submit(choices, request_id) if choices else NothingToGenerate(count)
+    return Answer(generation, wire, Tally([len(one) for one in ids], n), stream=stream, with_usage=with_usage)
+
+
+async def _token_ids(found: Prompts, backend: Backend) -> list[list[int]]:
+    if not is_text(found):
+        return cast("list[list[int]]", found)
+    with lower.about("prompt"):
+        return await backend.encode(cast("list[str]", found), add_special_tokens=True)
+
+
+def _submissions(
+    request: CompletionRequest, ids: list[list[int]], n: int, backend: Backend, draw_seed: lower.DrawSeed
+) -> list[Submission]:
+    """The choices of all prompts: those of prompt i are at i * n to i * n + n - 1. None at all for an echo alone."""
+    choices: list[Submission] = []
+    vocab_size, limits = backend.model.vocab_size, backend.limits
+    for prompt_ids in ids:
+        room = lower.check_prompt(prompt_ids, "prompt", vocab_size, limits)
+        if length := max_tokens(request, room):
+            choices += lower.submissions(
+                request, prompt_ids, max_tokens=length, n=n, vocab_size=vocab_size, draw_seed=draw_seed
+            )
+    return choices
+
+
+async def _echoes(found: Prompts, n: int, request: CompletionRequest, backend: Backend) -> list[str]:
+    skip = request.skip_special_tokens is not False
+    texts = [
+        prompt if isinstance(prompt, str) else await backend.decode(prompt, skip_special_tokens=skip)
+        for prompt in found
+    ]
+    return [text for text in texts for _ in range(n)]

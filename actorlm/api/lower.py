@@ -1,0 +1,137 @@
+"""From requests to submissions: every field is used here, or refused. Pure but for the seeds that `draw_seed` draws.
+
+The choices of one prompt are a unit: choice 0 has the request's seed, choice i > 0 the first 64 bits of
+SHA-256 over (seed, i), so that a prompt gives the same choices alone and in a batch of prompts. Without
+a seed, each prompt draws its own.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from actorlm.api.ports import Limits, Submission
+from actorlm.api.schema import GenerationRequest
+from actorlm.errors import BadRequest, ContextLengthExceeded, NotFound
+from actorlm.sampling import SamplingParams, check_sampling, check_token, logit_bias_pairs
+
+
+@contextmanager
+def about(param: str) -> Iterator[None]:
+    """Names the field that a BadRequest is about, where it names none itself."""
+    try:
+        yield
+    except BadRequest as error:
+        error.param = error.param or param
+        raise
+
+
+DrawSeed = Callable[[], int]
+"""Draws a seed, 0 to 2**63 - 1."""
+
+
+def check_model(asked: str, served: str) -> None:
+    """Raises NotFound for a model that is not served here."""
+    if asked != served:
+        raise NotFound(f"model {asked!r} is not served here; {served!r} is", param="model", code="model_not_found")
+
+
+def check_choices(request: GenerationRequest, prompts: int, limits: Limits) -> int:
+    """How many choices each prompt gets. Raises BadRequest if all prompts together would get too many."""
+    n = request.n if request.n is not None else 1
+    if n * prompts > limits.max_choices:
+        name = "n" if n > 1 else "prompt"
+        raise BadRequest(f"{n} choices of {prompts} prompts: at most {limits.max_choices} are allowed", param=name)
+    return n
+
+
+def wants_stream(request: GenerationRequest) -> bool:
+    """Whether to stream. Raises BadRequest for options of a stream that is not asked for."""
+    if request.stream_options is not None and not request.stream:
+        raise BadRequest("stream_options needs stream to be true", param="stream_options")
+    return bool(request.stream)
+
+
+def wants_usage(request: GenerationRequest) -> bool:
+    """Whether a stream ends with its usage."""
+    return bool(request.stream_options and request.stream_options.include_usage)
+
+
+def stop_strings(request: GenerationRequest) -> tuple[str, ...]:
+    """The strings that end a choice."""
+    if request.stop is None:
+        return ()
+    return (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
+
+
+def derived_seed(seed: int, choice: int) -> int:
+    """The seed of the choice-th choice of a prompt."""
+    if choice == 0:
+        return seed
+    digest = hashlib.sha256(struct.pack("<qq", seed, choice)).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
+
+
+def check_prompt(ids: Sequence[int], param: str, vocab_size: int, limits: Limits) -> int:
+    """The tokens of output that a prompt leaves room for. Raises BadRequest, ContextLengthExceeded if none."""
+    if not ids:
+        raise BadRequest(f"{param} is empty, and this model needs at least one token to begin with", param=param)
+    if len(ids) >= limits.context:
+        raise ContextLengthExceeded(
+            f"the context holds {limits.context} tokens of prompt and output, and {param} has {len(ids)}; shorten it",
+            param=param,
+        )
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        for token in ids:
+            check_token(param, token, vocab_size)
+    return limits.context - len(ids)
+
+
+def sampling(request: GenerationRequest, max_tokens: int, seed: int, vocab_size: int) -> SamplingParams:
+    """How the tokens of one choice are chosen. Raises BadRequest naming the field at fault."""
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        top_k=max(request.top_k or 0, 0),
+        min_p=request.min_p or 0.0,
+        seed=seed,
+        min_tokens=request.min_tokens or 0,
+        ignore_eos=bool(request.ignore_eos),
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        logit_bias=logit_bias_pairs(request.logit_bias or {}),
+    )
+    check_sampling(params, vocab_size)
+    return params
+
+
+def submissions(
+    request: GenerationRequest,
+    prompt_ids: list[int],
+    *,
+    max_tokens: int,
+    n: int,
+    vocab_size: int,
+    draw_seed: DrawSeed,
+) -> list[Submission]:
+    """The `n` choices of one prompt; `max_tokens` is what the room allows. Raises BadRequest."""
+    seed = draw_seed() if request.seed is None else request.seed
+    params = sampling(request, max_tokens, seed, vocab_size)
+    stop, include_stop = stop_strings(request), bool(request.include_stop_str_in_output)
+    skip_special_tokens = request.skip_special_tokens is not False
+    return [
+        Submission(
+            prompt_ids=prompt_ids,
+            sampling=_with_seed(params, derived_seed(seed, choice)),
+            stop=stop,
+            include_stop=include_stop,
+            skip_special_tokens=skip_special_tokens,
+        )
+        for choice in range(n)
+    ]
+
+
+def _with_seed(params: SamplingParams, seed: int) -> SamplingParams:
+    return params if params.seed == seed else msgspec.structs.replace(params, seed=seed)

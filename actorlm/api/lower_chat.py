@@ -1,0 +1,91 @@
+"""Chat's own part of lowering: messages as a template reads them, tools and lengths."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from actorlm.api.fields import CHAT
+from actorlm.api.schema_chat import (
+    AssistantMessage,
+    ChatCompletionRequest,
+    DeveloperMessage,
+    Message,
+    NamedToolChoice,
+    RefusalPart,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from actorlm.errors import BadRequest
+
+_ROLES = {SystemMessage: "system", DeveloperMessage: "system", UserMessage: "user"}
+
+
+def max_completion_tokens(request: ChatCompletionRequest, room: int) -> int:
+    """The most tokens of one choice: what was asked for, cut to the room left. Raises BadRequest if asked for twice."""
+    newer, older = request.max_completion_tokens, request.max_tokens
+    if newer is not None and older is not None and newer != older:
+        raise BadRequest("max_tokens and max_completion_tokens are the same thing; give one", param="max_tokens")
+    wanted = newer if newer is not None else older
+    return room if wanted is None else min(wanted, room)
+
+
+def check_text_only(request: ChatCompletionRequest) -> None:
+    """Raises BadRequest if the answer would need log probabilities or a tool call."""
+    if request.logprobs:
+        raise BadRequest(f"logprobs: {CHAT['logprobs'].note}", param="logprobs")
+    if request.tool_choice == "required" or isinstance(request.tool_choice, NamedToolChoice):
+        raise BadRequest(f"tool_choice: {_why_not(request)}", param="tool_choice")
+    if request.tools and request.tool_choice != "none":
+        raise BadRequest(f"tools: {CHAT['tools'].note}", param="tools")
+
+
+def _why_not(request: ChatCompletionRequest) -> str:
+    choice, names = request.tool_choice, [tool.function.name for tool in request.tools or ()]
+    if not names:
+        return "it demands a tool call, and tools is empty"
+    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
+        return f"{choice.function.name!r} is none of the tools"
+    return CHAT["tool_choice"].note
+
+
+def conversation(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages as dicts with `role` and `content`, and `name`, `tool_calls`, `tool_call_id` where given."""
+    return [_turn(message) for message in messages]
+
+
+def _turn(message: Message) -> dict[str, Any]:
+    match message:
+        case AssistantMessage():
+            turn: dict[str, Any] = {"role": "assistant", "content": _text(message.content) or message.refusal or ""}
+            if message.tool_calls:
+                turn["tool_calls"] = [_call(call) for call in message.tool_calls]
+        case ToolMessage():
+            return {"role": "tool", "content": _text(message.content), "tool_call_id": message.tool_call_id}
+        case _:
+            turn = {"role": _ROLES[type(message)], "content": _text(message.content)}
+    if message.name is not None:
+        turn["name"] = message.name
+    return turn
+
+
+def _text(content: str | Sequence[TextPart | RefusalPart] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.function.name, "arguments": _arguments(call.function.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _arguments(text: str) -> Any:
+    """Templates print arguments as JSON themselves; text that is no JSON stays text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text

@@ -1,0 +1,110 @@
+"""What the API needs of the process that it runs in. The frontend implements it; tests have a fake one.
+
+Nothing here knows HTTP, and nothing in the API knows more of the rest of the process than this.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, Self
+
+import msgspec
+
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.messages.actor import TreeState
+from actorlm.sampling import SamplingParams
+
+FinishReason = Literal["stop", "length"]
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice to generate. `stop` strings end it; `include_stop` keeps the one that did in the text."""
+
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    """What one choice gained. `choice` is its index among the submissions.
+
+    `text` may be empty while a character or a possible stop string is incomplete. `tokens` counts the new token ids.
+    `finish` is set in the last delta of a choice. `cached_tokens` counts the prompt tokens that came from the prefix
+    cache, the same in each delta of a choice.
+    """
+
+    choice: int
+    text: str
+    tokens: int
+    finish: FinishReason | None = None
+    cached_tokens: int = 0
+
+
+class Generation(Protocol):
+    """All choices of one request being generated, as an asynchronous iterator.
+
+    Each item holds what is new since the last one, at most one delta a choice, so that a slow reader costs memory in
+    proportion to the text. It stops after the last choice's finish, or after `abort`; a failure raises ActorlmError.
+    """
+
+    def __aiter__(self) -> Self:
+        """Itself."""
+
+    async def __anext__(self) -> Sequence[Delta]:
+        """Waits for the next deltas; never empty."""
+
+    def abort(self) -> None:
+        """Ends every choice that goes on, and a waiting `__anext__`. Idempotent; also right after the end."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one request may ask for. `context` is the most tokens of prompt and output that a replica can hold."""
+
+    context: int
+    max_choices: int
+
+
+class Backend(Protocol):
+    """The rest of the process."""
+
+    @property
+    def model(self) -> ModelDescription:
+        """The model that is served."""
+
+    @property
+    def served_name(self) -> str:
+        """What clients call it."""
+
+    @property
+    def created(self) -> int:
+        """Unix time of the service's start."""
+
+    @property
+    def state(self) -> TreeState:
+        """What the whole tree can do now."""
+
+    @property
+    def limits(self) -> Limits:
+        """Of requests that begin now; what the replicas can hold may change."""
+
+    def submit(self, submissions: Sequence[Submission], trace_id: str) -> Generation:
+        """Begins to generate. Raises Unavailable or Overloaded; so may the first `__anext__`."""
+
+    async def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """The token ids of each text, computed off the event loop.
+
+        Raises ContextLengthExceeded, before it tokenizes, for a text that is too long to fit in any case.
+        """
+
+    async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of token ids."""
+
+    async def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """The token ids of a conversation, ending where the assistant begins to speak; computed off the event loop.
+
+        Each message has `role` and `content` (text), and may have `name`, `tool_calls` and `tool_call_id`. Raises as
+        `encode` does, and BadRequest with what the model's template says against the conversation.
+        """
+
+    async def metrics(self) -> bytes:
+        """All metrics of the tree in Prometheus' text format."""

@@ -1,0 +1,122 @@
+"""JSON shapes that several routes share: what both generating requests take, usage, errors, models, states.
+
+Requests forbid unknown fields, and every optional field may be null. OpenAPI is generated from these structs.
+What each request field does is told in `fields.py`.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from actorlm.sampling import MAX_LOGIT_BIAS, MAX_SEED, MAX_STOP_TOKEN_IDS, MIN_SEED
+
+MAX_STOP_STRINGS = 64
+MAX_STOP_CHARACTERS = 1024
+
+Refused = Annotated[None, Meta(description="Not supported: absent or null")]
+StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+StopStrings = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
+TokenIds = Annotated[list[int], Meta(max_length=MAX_STOP_TOKEN_IDS)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+LogitBias = Annotated[dict[str, Bias], Meta(max_length=MAX_LOGIT_BIAS)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)]
+OnlyZero = Annotated[float, Meta(ge=0, le=0)]
+OnlyOne = Annotated[float, Meta(ge=1, le=1)]
+TopK = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+TopP = Annotated[float, Meta(gt=0, le=1)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Seed = Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`include_obfuscation` is accepted without effect: nothing is ever padded."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The fields that chat and text completions have in common."""
+
+    model: str
+    n: AtLeastOne | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    seed: Seed | None = None
+    min_tokens: NotNegative | None = None
+    stop: StopString | StopStrings | None = None
+    stop_token_ids: TokenIds | None = None
+    logit_bias: LogitBias | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: OnlyZero | None = None
+    frequency_penalty: OnlyZero | None = None
+    repetition_penalty: OnlyOne | None = None
+    user: str | None = None
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """How many prompt tokens came from the prefix cache."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of a whole request. A prompt counts once, however many choices are made from it."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class ErrorDescription(msgspec.Struct, frozen=True):
+    """What went wrong; `param` names the field of the request that is at fault, where one is."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorResponse(msgspec.Struct, frozen=True):
+    """The body of every error."""
+
+    error: ErrorDescription
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A model that is served. `max_model_len` is the most tokens of prompt and output together."""
+
+    id: str
+    created: int
+    max_model_len: int
+    object: Literal["model"] = "model"
+    owned_by: str = "actorlm"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """All models that are served: one."""
+
+    data: list[Model]
+    object: Literal["list"] = "list"
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What the service can do now."""
+
+    status: Literal["starting", "ready", "degraded", "unavailable", "draining"]
+
+
+class Version(msgspec.Struct, frozen=True):
+    """The version of actorlm."""
+
+    version: str

@@ -1,0 +1,128 @@
+"""uvicorn in a running event loop, on a socket that somebody else has bound: no signals, no access log.
+
+What uvicorn leaves open is closed here: the head of a request is limited in size and in time, and what is no HTTP gets
+an error of our shape.
+"""
+
+import asyncio
+import contextlib
+import socket
+from asyncio import TimerHandle
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+import uvicorn
+from litestar.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from actorlm.api.errors import describe
+from actorlm.errors import BadRequest
+
+MAX_HEAD_BYTES = 65_536
+HEAD_TIMEOUT_S = 30.0
+KEEP_ALIVE_S = 75
+BACKLOG = 4096
+POLL_S = 0.01
+REFUSAL = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+)
+
+
+class HttpServer:
+    """Serves `app` on `sock` from `start` to `stop`, and closes `sock`."""
+
+    def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
+        config = uvicorn.Config(
+            cast("Any", app),
+            http=LimitedProtocol,
+            loop="none",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            backlog=BACKLOG,
+        )
+        self._server = _Server(config)
+        self._socket = sock
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns when connections are accepted. Raises what keeps it from that."""
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve([self._socket]))
+        while not self._server.started:
+            if self._serving.done():
+                await self._serving
+            await asyncio.sleep(POLL_S)
+
+    async def stop(self, grace_s: float) -> None:
+        """Accepts nothing more, and cancels what is not answered within `grace_s` seconds."""
+        if self._serving is None:
+            self._socket.close()
+            return
+        self._server.config.timeout_graceful_shutdown = cast("int", grace_s)  # only ever handed to asyncio.wait_for
+        self._server.should_exit = True
+        await self._serving
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the actor around us."""
+        yield
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection whose request heads are limited, and whose refusals are JSON."""
+
+    _head_timer: TimerHandle | None = None
+    _head_bytes = 0
+    _in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Starts to wait for the first head."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops waiting."""
+        self._stop_awaiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Counts what belongs to a head."""
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self.send_400_response(f"the head of the request exceeds {MAX_HEAD_BYTES} bytes")
+            return
+        self._head_bytes += len(data)
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        super().on_message_begin()
+        self._stop_awaiting()
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """A head ends."""
+        self._stop_awaiting()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no HTTP request, and closes."""
+        body = msgspec.json.encode(describe(BadRequest(msg)))
+        self.transport.write(REFUSAL % len(body) + body)
+        self.transport.close()
+
+    def _await_head(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+
+    def _stop_awaiting(self) -> None:
+        self._in_head = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -1,0 +1,150 @@
+"""The answer of a generating route: an ASGI application that reads a Generation and writes events or one body.
+
+Owns the generation from its submission on, and ends it whatever happens. A client that goes away is seen by a watcher
+of `receive`, which aborts synchronously: an `await` in a cancelled task is cancelled again. Status and headers leave
+with the first delta of any choice, so that a refusal by the engine is an ordinary error; a later failure is an event.
+
+A client that reads slowly blocks `send`. Its deltas wait in the generation, merged, and cost what their text costs.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import structlog
+from litestar.response.base import ASGIResponse
+from litestar.types import Receive, Scope, Send
+
+from actorlm.api.errors import as_actorlm_error, describe, send_error
+from actorlm.api.ports import Delta, FinishReason, Generation
+from actorlm.api.schema import PromptTokensDetails, Usage
+from actorlm.api.wire import DONE, Wire
+
+log = structlog.get_logger(__name__)
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Tally:
+    """What the choices of one request have come to. `per_prompt` choices follow each other for each prompt."""
+
+    def __init__(self, prompt_lengths: Sequence[int], per_prompt: int) -> None:
+        self._prompt_lengths = prompt_lengths
+        self._per_prompt = per_prompt
+        self._completion_tokens = 0
+        self._cached = [0] * len(prompt_lengths)
+        choices = len(prompt_lengths) * per_prompt
+        self.opened = [False] * choices
+        self.reasons: list[FinishReason | None] = [None] * choices
+
+    def add(self, delta: Delta) -> None:
+        """Counts a delta."""
+        self._completion_tokens += delta.tokens
+        self.reasons[delta.choice] = delta.finish
+        prompt, choice = divmod(delta.choice, self._per_prompt)
+        if choice == 0:
+            self._cached[prompt] = delta.cached_tokens
+
+    def usage(self) -> Usage:
+        """A prompt counts once; its cached tokens are those of its first choice."""
+        prompt, completion = sum(self._prompt_lengths), self._completion_tokens
+        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(sum(self._cached)))
+
+    def ends(self) -> list[FinishReason]:
+        """Every choice's reason. Asserts that every choice has ended."""
+        ended = [reason for reason in self.reasons if reason is not None]
+        assert len(ended) == len(self.reasons), "a generation stopped before all of its choices had ended"
+        return ended
+
+
+class Answer(ASGIResponse):
+    """Answers one request from its generation."""
+
+    def __init__(self, generation: Generation, wire: Wire, tally: Tally, *, stream: bool, with_usage: bool) -> None:
+        super().__init__()
+        self._generation = generation
+        self._wire = wire
+        self._tally = tally
+        self._stream = stream
+        self._with_usage = with_usage
+        self._gone = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Answers. Returns early, having sent nothing or a part, if the client goes away."""
+        watcher = asyncio.get_running_loop().create_task(self._watch(receive))
+        try:
+            await (self._send_events(send) if self._stream else self._send_whole(send))
+        finally:
+            self._generation.abort()
+            watcher.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._generation.abort()
+
+    async def _send_whole(self, send: Send) -> None:
+        texts: list[list[str]] = [[] for _ in self._tally.reasons]
+        try:
+            async for deltas in self._generation:
+                for delta in deltas:
+                    self._tally.add(delta)
+                    texts[delta.choice].append(delta.text)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
+            await send_error(error, send)
+            return
+        if not self._gone:
+            joined = ["".join(pieces) for pieces in texts]
+            await _send_json(self._wire.whole(joined, self._tally.ends(), self._tally.usage()), send)
+
+    async def _send_events(self, send: Send) -> None:
+        started = False
+        try:
+            async for deltas in self._generation:
+                events = b"".join([self._events(delta) for delta in deltas])
+                if not started:
+                    started = True
+                    await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+                if events:
+                    await send({"type": "http.response.body", "body": events, "more_body": True})
+            if self._gone:
+                return
+            last = self._closing_events()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
+            if not started:
+                await send_error(error, send)
+                return
+            last = _error_event(error)
+        await send({"type": "http.response.body", "body": last + DONE, "more_body": False})
+
+    def _events(self, delta: Delta) -> bytes:
+        wire, tally, choice = self._wire, self._tally, delta.choice
+        tally.add(delta)
+        opening = b""
+        if not tally.opened[choice]:
+            tally.opened[choice] = True
+            opening = wire.opening(choice)
+        if delta.finish is not None:
+            return opening + wire.finish(choice, delta.text, delta.finish)
+        return opening + wire.text(choice, delta.text) if delta.text else opening
+
+    def _closing_events(self) -> bytes:
+        self._tally.ends()
+        return self._wire.usage(self._tally.usage()) if self._with_usage else b""
+
+
+def _error_event(error: Exception) -> bytes:
+    ours = as_actorlm_error(error)
+    log.warning("stream ended with an error", error=ours.message, code=ours.code)
+    return b"data: " + msgspec.json.encode(describe(ours)) + b"\n\n"
+
+
+async def _send_json(body: bytes, send: Send) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

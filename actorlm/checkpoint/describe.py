@@ -1,0 +1,57 @@
+"""From a model on disk to its ModelDescription. Fast, torch-free: every command starts with it."""
+
+from pathlib import Path
+
+import msgspec
+
+from actorlm.checkpoint.config_json import describe_directory
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.checkpoint.gguf_metadata import describe_gguf
+from actorlm.checkpoint.resolve import ResolvedModel
+from actorlm.errors import ModelError
+
+END_OF_TEXT, MESSAGE_START, MESSAGE_END = 256, 257, 258
+
+BYTES = ModelDescription(
+    path="",
+    format="bytes",
+    name="null",
+    architecture="null",
+    vocab_size=259,
+    max_model_len=32_768,
+    bos_token_id=None,
+    eos_token_ids=(END_OF_TEXT, MESSAGE_END),
+)
+"""The built-in byte vocabulary: ids 0 to 255 are bytes, then three special tokens."""
+
+
+def describe(
+    resolved: ResolvedModel,
+    *,
+    served_model_name: str | None = None,
+    max_model_len: int | None = None,
+    weights: bool = True,
+) -> ModelDescription:
+    """The model that `resolved` points to, under the name and with the length that the options ask for.
+
+    Without `weights` (the null model needs none) a directory may lack its safetensors files. Raises ModelError for
+    whatever is missing, damaged or not supported, and for a `max_model_len` above the model's own.
+    """
+    found = _describe(resolved, weights=weights)
+    if max_model_len is not None and max_model_len > found.max_model_len:
+        raise ModelError(
+            f"--max-model-len is {max_model_len}, but {found.name} is made for at most {found.max_model_len} tokens"
+        )
+    return msgspec.structs.replace(
+        found, name=served_model_name or found.name, max_model_len=max_model_len or found.max_model_len
+    )
+
+
+def _describe(resolved: ResolvedModel, *, weights: bool) -> ModelDescription:
+    match resolved.format:
+        case "bytes":
+            return BYTES
+        case "gguf":
+            return describe_gguf(Path(resolved.path), resolved.name)
+        case "safetensors":
+            return describe_directory(Path(resolved.path), resolved.name, weights=weights)

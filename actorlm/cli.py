@@ -1,0 +1,157 @@
+"""The command line: `up`, `plan`, `ps`, `pull`. Imports of what a command needs wait until it runs."""
+# ruff: noqa: PLC0415 - see above
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from actorlm import __version__
+from actorlm.config import Config, environment
+from actorlm.errors import ActorlmError, ConfigError
+from actorlm.options import OPTIONS, Option, merge
+
+FAILED = 1
+MISUSED = 2
+
+click.rich_click.OPTION_GROUPS = {
+    f"actorlm {command}": [
+        {"name": group, "options": [option.flag for option in OPTIONS if option.group == group]}
+        for group in dict.fromkeys(option.group for option in OPTIONS)
+    ]
+    for command in ("up", "plan")
+}
+
+
+@click.group()
+@click.version_option(__version__, prog_name="actorlm")
+def main() -> None:
+    """Serve large language models; every part is an actor."""
+
+
+def _click_option(option: Option) -> Callable[[Any], Any]:
+    flag = f"{option.flag}/--no-{option.flag.removeprefix('--')}" if option.is_switch else option.flag
+    kind = click.Choice(option.choices) if option.choices else str
+    unit = f" ({option.unit})" if option.unit else ""
+    default = "" if option.default is None else f" [{_spell(option)}]"
+    return click.option(
+        flag,
+        option.parameter,
+        default=None,
+        type=bool if option.is_switch else kind,
+        metavar=None if option.is_switch or option.choices else (option.unit or "VALUE").upper(),
+        help=f"{option.help}{unit}{default}",
+    )
+
+
+def _spell(option: Option) -> str:
+    if option.is_switch:
+        return "on" if option.default else "off"
+    return str(option.default)
+
+
+def _configured(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command all options, and MODEL, which may be a deployment file."""
+    command = click.argument("model_argument", metavar="[MODEL|FILE.toml]", required=False)(command)
+    for option in reversed(OPTIONS):
+        command = _click_option(option)(command)
+    return command
+
+
+def _config(model_argument: str | None, flags: dict[str, Any]) -> Config:
+    file = None
+    if model_argument is not None and model_argument.endswith(".toml"):
+        file = Path(model_argument)
+    elif model_argument is not None:
+        if flags["model"] is not None:
+            raise ConfigError(f"MODEL is given twice: {model_argument} and --model {flags['model']}")
+        flags["model"] = model_argument
+    return merge(flags, environment(), file)
+
+
+@main.command()
+@_configured
+def up(model_argument: str | None, **flags: Any) -> None:
+    """Serve MODEL over the OpenAI API, in the foreground, until SIGTERM (drains) or Ctrl-C (stops at once)."""
+
+    def serve() -> int:
+        config = _config(model_argument, flags)
+        os.environ["SPT_NOENV"] = "1"  # a process title must not overwrite the environment that others may read
+        from setproctitle import setproctitle
+
+        from actorlm.log import configure_logging
+        from actorlm.up import run_tree
+
+        setproctitle("actorlm supervisor")
+        configure_logging(config.supervision.log_level, "supervisor")
+        return run_tree(config)
+
+    _finish(serve)
+
+
+@main.command()
+@_configured
+def plan(model_argument: str | None, **flags: Any) -> None:
+    """Print the actors, processes, devices, addresses and memory that `up` would start. Starts nothing."""
+
+    def show() -> int:
+        config = _config(model_argument, flags)
+        from actorlm.tables import print_plan
+        from actorlm.up import describe_present, plan_tree
+
+        model = describe_present(config)
+        print_plan(plan_tree(config, model, "RUN"), config, model)
+        return 0
+
+    _finish(show)
+
+
+@main.command()
+def ps() -> None:
+    """Show the running trees of this user: actors, processes, states, restarts, memory."""
+
+    def show() -> int:
+        from actorlm.operator import describe_running
+        from actorlm.tables import print_trees
+
+        return print_trees(describe_running())
+
+    _finish(show)
+
+
+@main.command()
+@click.argument("name")
+def pull(name: str) -> None:
+    """Fetch a model that has a short name (smollm2-135m) into the cache."""
+
+    def fetch() -> int:
+        from actorlm.checkpoint.pull import pull as pull_model
+        from actorlm.screen import Screen
+
+        screen = Screen()
+        try:
+            path = pull_model(name, progress=screen.bar)
+        finally:
+            screen.close()
+        click.echo(path)
+        return 0
+
+    _finish(fetch)
+
+
+def _finish(command: Callable[[], int]) -> None:
+    """Runs a command and exits with its status; an error of ours is one line."""
+    try:
+        status = command()
+    except ActorlmError as error:
+        click.echo(f"actorlm: {error.message}", err=True)
+        status = MISUSED if isinstance(error, ConfigError) else FAILED
+    except KeyboardInterrupt:
+        click.echo("actorlm: interrupted", err=True)
+        status = 130
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # nothing is left to do, and threads of libraries must not delay the end

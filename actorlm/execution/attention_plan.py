@@ -1,0 +1,135 @@
+"""Cuts a step into the pieces that `kernels.paged_attention` computes: work in proportion to tokens, few pieces.
+
+Rows are cut into tiles of at most 128 queries, each with the keys up to its last query. Tiles whose numbers of queries
+and of key blocks have the same powers of two above them form a bucket, padded to the longest tile in it: never to twice
+what is needed. There are at most 8 bucket sizes of queries, and as many of keys as the longest sequence has doublings.
+A bucket whose gathered keys would fill more than `MAX_PIECE_BYTES` is cut into pieces, which bounds memory and keeps what
+one piece gathers in the cache until it is used.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actorlm.config import BLOCK_SIZE
+from actorlm.execution.ragged import Indices, ranges
+from actorlm.kernels.paged_attention import AttentionPlan, Piece
+
+TILE_QUERIES = 128
+MAX_PIECE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What a plan must know of the cache: its heads, the bytes of one token's keys, and the dtype of masks."""
+
+    num_kv_heads: int
+    token_bytes: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """Columns of equal length, one entry a tile."""
+
+    rows: Indices
+    tokens: Indices
+    """Index of the first query among the step's tokens."""
+    positions: Indices
+    """Position of the first query in its sequence."""
+    queries: Indices
+
+    @property
+    def keys(self) -> Indices:
+        return self.positions + self.queries
+
+    def __getitem__(self, chosen: Indices | slice) -> "_Tiles":
+        return _Tiles(self.rows[chosen], self.tokens[chosen], self.positions[chosen], self.queries[chosen])
+
+
+def plan_attention(starts: Indices, counts: Indices, tables: NDArray[np.int32], shape: CacheShape) -> AttentionPlan:
+    """The plan for rows that compute [starts, starts + counts) [R], with block tables [R, width]."""
+    tiles = _cut(starts, counts)
+    pieces, orders, begin = [], [], 0
+    for bucket in _buckets(tiles, shape):
+        order = bucket.tokens[:, None] + _steps(bucket)
+        pieces.append(_piece(begin, bucket, tables, shape))
+        orders.append(order.reshape(-1))
+        begin += order.size
+    order = np.concatenate(orders)
+    return _plan(order, int(counts.sum()), tuple(pieces))
+
+
+def _cut(starts: Indices, counts: Indices) -> _Tiles:
+    rows, index = ranges(np.zeros_like(counts), -(-counts // TILE_QUERIES))
+    offsets = index * TILE_QUERIES
+    firsts = np.cumsum(counts) - counts
+    return _Tiles(
+        rows=rows,
+        tokens=firsts[rows] + offsets,
+        positions=starts[rows] + offsets,
+        queries=np.minimum(counts[rows] - offsets, TILE_QUERIES),
+    )
+
+
+def _buckets(tiles: _Tiles, shape: CacheShape) -> Iterator[_Tiles]:
+    key_blocks = -(-tiles.keys // BLOCK_SIZE)
+    bucket = _doublings(tiles.queries) * 64 + _doublings(key_blocks)
+    order = np.argsort(bucket, kind="stable")
+    edges = np.flatnonzero(np.diff(bucket[order], prepend=-1, append=-1))
+    for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        members = order[begin:end]
+        tile_bytes = int(key_blocks[members].max()) * BLOCK_SIZE * shape.token_bytes
+        size = max(MAX_PIECE_BYTES // tile_bytes, 1)
+        for first in range(0, len(members), size):
+            yield tiles[members[first : first + size]]
+
+
+def _doublings(numbers: Indices) -> Indices:
+    """The least d with 2**d >= number, for numbers of at least 1."""
+    return np.frexp(numbers - 1)[1].astype(np.int64)
+
+
+def _steps(tiles: _Tiles) -> Indices:
+    """[B, Q]: each query's distance from its tile's first; padding repeats the tile's last query."""
+    return np.minimum(np.arange(tiles.queries.max()), tiles.queries[:, None] - 1)
+
+
+def _piece(begin: int, tiles: _Tiles, tables: NDArray[np.int32], shape: CacheShape) -> Piece:
+    num_keys = int(tiles.keys.max())
+    return Piece(
+        begin=begin,
+        tiles=len(tiles.rows),
+        queries=int(tiles.queries.max()),
+        keys=num_keys,
+        vectors_BkN=torch.from_numpy(_vectors(tiles, tables, num_keys, shape.num_kv_heads)),
+        mask_B1QK=_mask(tiles, num_keys, shape.dtype),
+    )
+
+
+def _vectors(tiles: _Tiles, tables: NDArray[np.int32], num_keys: int, num_kv_heads: int) -> Indices:
+    """Padding reads the row's own first block again: never what another request has written."""
+    columns = np.arange(-(-num_keys // BLOCK_SIZE))
+    used = columns < -(-tiles.keys[:, None] // BLOCK_SIZE)
+    blocks = np.where(used, tables[tiles.rows, : len(columns)], tables[tiles.rows, :1]).astype(np.int64)
+    vectors: Indices = blocks[:, None, :] * num_kv_heads + np.arange(num_kv_heads)[None, :, None]
+    return vectors.reshape(-1)
+
+
+def _mask(tiles: _Tiles, num_keys: int, dtype: torch.dtype) -> torch.Tensor | None:
+    if (tiles.queries == 1).all() and (tiles.keys == num_keys).all():
+        return None
+    visible = (tiles.positions[:, None] + _steps(tiles))[:, None, :, None]
+    hidden = torch.from_numpy(np.arange(num_keys) > visible)
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+
+def _plan(order: Indices, num_tokens: int, pieces: tuple[Piece, ...]) -> AttentionPlan:
+    if len(order) == num_tokens and (np.diff(order) == 1).all():
+        return AttentionPlan(None, None, pieces)
+    source = np.empty(num_tokens, np.int64)
+    source[order[::-1]] = np.arange(len(order))[::-1]
+    return AttentionPlan(torch.from_numpy(order), torch.from_numpy(source), pieces)

@@ -1,0 +1,56 @@
+"""The tensors of the paged KV cache: `[block, kv_head, 16, head_dim]`, keys and values apart, one pair a layer.
+
+Memory is one anonymous mapping: zeros (a masked key must be a finite number), page by page as blocks are first used.
+"""
+
+import mmap
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.config import BLOCK_SIZE
+from actorlm.errors import InsufficientMemory
+
+
+@dataclass(frozen=True, slots=True)
+class KVCache:
+    """`keys[i]` and `values[i]` belong to layer i."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+
+
+def kv_cache_bytes(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> int:
+    """The size of a cache of so many blocks."""
+    return num_blocks * BLOCK_SIZE * model.kv_bytes_per_token(dtype.itemsize)
+
+
+def check_memory(model: ModelDescription, num_blocks: int, dtype: torch.dtype, available: int) -> None:
+    """Raises InsufficientMemory unless weights and cache fit into `available` bytes."""
+    weights, cache = model.num_parameters * dtype.itemsize, kv_cache_bytes(model, num_blocks, dtype)
+    if weights + cache > available:
+        raise InsufficientMemory(
+            f"the weights of {model.name} take {_mib(weights)} and a KV cache of {num_blocks * BLOCK_SIZE} tokens "
+            f"{_mib(cache)}, but {_mib(available)} are free; lower --kv-cache-tokens or choose a smaller model"
+        )
+
+
+def allocate(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> KVCache:
+    """A cache of zeros. Raises InsufficientMemory if the system refuses the memory."""
+    size = kv_cache_bytes(model, num_blocks, dtype)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise InsufficientMemory(
+            f"the system refuses {_mib(size)} for a KV cache of {num_blocks * BLOCK_SIZE} tokens ({error}); "
+            f"lower --kv-cache-tokens"
+        ) from error
+    shape = (2, model.num_layers, num_blocks, model.num_kv_heads, BLOCK_SIZE, model.head_dim)
+    keys, values = torch.frombuffer(memory, dtype=dtype).view(shape)
+    return KVCache(list(keys), list(values))
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"

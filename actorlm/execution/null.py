@@ -1,0 +1,172 @@
+"""The null model: the next token is a hash of all ids before it. Needs neither weights nor torch nor numpy.
+
+The hash of a sequence is the CRC-32 of its ids as little-endian int32, kept per slot and extended by each token, so that a
+row costs the same whatever its length, and the ids do not depend on chunks, batches or preemption. Token number
+`position` is `word(word(seed, crc), position)` modulo the vocabulary, where seed is 0 for a greedy request. Its
+"logits" are 10 for that token and 0 for all others, plus `logit_bias`; the highest wins, and of equals the lowest
+id. Until `min_tokens` are generated, the ids that end a generation are out: the hash is mixed again while it names one.
+`top_k`, `top_p` and `min_p` keep at least the best token, which is the only one this model knows.
+"""
+
+import time
+import zlib
+from collections.abc import Callable
+
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.config import BLOCK_SIZE
+from actorlm.errors import ProtocolError
+from actorlm.execution.randomness import MASK, mix, word
+from actorlm.messages.executor import StepDone
+from actorlm.messages.worker import AddRequest, RunStep
+from actorlm.sampling import SamplingParams
+from actorlm.wire import int32, read_int32
+
+HASHED_LOGIT = 10.0
+
+
+class _Sequence:
+    """What a slot holds: no ids, only what the next token depends on."""
+
+    __slots__ = ("banned", "bias", "blocks", "computed", "crc", "length", "min_length", "seed")
+
+    def __init__(self, request: AddRequest, eos_token_ids: tuple[int, ...]) -> None:
+        sampling = request.sampling
+        self.crc = zlib.crc32(request.token_ids)
+        self.length = len(request.token_ids) // 4
+        self.seed = 0 if sampling.greedy else sampling.seed & MASK
+        self.min_length = request.prompt_length + sampling.min_tokens
+        self.banned = frozenset((*eos_token_ids, *sampling.stop_token_ids)) if sampling.min_tokens else frozenset()
+        self.bias = _summed(sampling)
+        self.blocks = 0
+        self.computed = -1
+
+    def next_token(self, vocab_size: int) -> int:
+        """The token at the sequence's end."""
+        banned = self.banned if self.length < self.min_length else frozenset()
+        bits = word(word(self.seed, self.crc), self.length)
+        while bits % vocab_size in banned:
+            bits = mix(bits)
+        token = bits % vocab_size
+        return self._best(token, banned, vocab_size) if self.bias else token
+
+    def _best(self, hashed: int, banned: frozenset[int], vocab_size: int) -> int:
+        logits = {token: bias for token, bias in self.bias.items() if token not in banned}
+        logits[hashed] = logits.get(hashed, 0.0) + HASHED_LOGIT
+        plain = next((i for i in range(vocab_size) if i not in logits and i not in banned), None)
+        if plain is not None:
+            logits[plain] = 0.0
+        return min(logits, key=lambda token: (-logits[token], token))
+
+    def append(self, token: int) -> None:
+        """The sequence grows by a token that was sampled."""
+        self.crc = zlib.crc32(token.to_bytes(4, "little"), self.crc)
+        self.length += 1
+
+
+class NullRunner:
+    """Runs steps of the null model; same interface and same checks as `execution.runner.Runner`.
+
+    Each step sleeps `step_ms` milliseconds, which stands for the time of a device.
+    """
+
+    def __init__(
+        self,
+        model: ModelDescription,
+        *,
+        num_blocks: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        max_num_batched_tokens: int,
+        step_ms: float = 0.0,
+    ) -> None:
+        self._model = model
+        self._num_blocks = num_blocks
+        self._max_model_len = max_model_len
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._step_s = step_ms / 1000
+        self._slots: list[_Sequence | None] = [None] * max_num_seqs
+
+    def load(self, progress: Callable[[int, int], None]) -> None:
+        """There are no weights: `progress(0, 0)`."""
+        progress(0, 0)
+
+    def warm_up(self) -> None:
+        """Nothing is cold here."""
+
+    def execute(self, step: RunStep) -> StepDone:
+        """Computes one step. Raises ProtocolError for a plan that contradicts the slots."""
+        began = time.perf_counter_ns()
+        self._update(step)
+        rows = self._compute_rows(step)
+        tokens = int32(self._sample(slot) for slot in self._sampled(step, rows))
+        if self._step_s:
+            time.sleep(self._step_s)
+        return StepDone(step=step.step, tokens=tokens, busy_ns=time.perf_counter_ns() - began)
+
+    def _update(self, step: RunStep) -> None:
+        for slot in read_int32(step.released):
+            self._at(slot)
+            self._slots[slot] = None
+        for request in step.added:
+            self._add(request)
+        for slot, block in zip(read_int32(step.block_slots), read_int32(step.block_ids), strict=True):
+            if not 0 <= block < self._num_blocks:
+                raise ProtocolError(f"slot {slot} gets block {block} of {self._num_blocks}")
+            self._at(slot).blocks += 1
+
+    def _add(self, request: AddRequest) -> None:
+        slot, ids = request.slot, read_int32(request.token_ids)
+        if not 0 <= slot < len(self._slots) or self._slots[slot] is not None:
+            raise ProtocolError(f"a request enters slot {slot}, which is taken or is not one of {len(self._slots)}")
+        if not 1 <= request.prompt_length <= len(ids) <= self._max_model_len:
+            raise ProtocolError(f"slot {slot} gets {len(ids)} ids with a prompt of {request.prompt_length}")
+        if min(ids) < 0 or max(ids) >= self._model.vocab_size:
+            raise ProtocolError(f"slot {slot} gets an id that is not one of {self._model.vocab_size}")
+        self._slots[slot] = _Sequence(request, self._model.eos_token_ids)
+
+    def _at(self, slot: int) -> _Sequence:
+        sequence = self._slots[slot] if 0 <= slot < len(self._slots) else None
+        if sequence is None:
+            raise ProtocolError(f"the plan names slot {slot}, which is empty or is not one of {len(self._slots)}")
+        return sequence
+
+    def _compute_rows(self, step: RunStep) -> list[tuple[int, int]]:
+        """Checks the rows and moves their slots on; gives (slot, end) of each."""
+        slots, starts, counts = read_int32(step.slots), read_int32(step.starts), read_int32(step.counts)
+        if sum(counts) > self._max_num_batched_tokens:
+            raise ProtocolError(f"step {step.step} has {sum(counts)} tokens; at most {self._max_num_batched_tokens}")
+        if len(set(slots)) != len(slots):
+            raise ProtocolError(f"step {step.step} has two rows of one slot")
+        for slot, start, count in zip(slots, starts, counts, strict=True):
+            self._compute(slot, start, count)
+        return [(slot, start + count) for slot, start, count in zip(slots, starts, counts, strict=True)]
+
+    def _compute(self, slot: int, start: int, count: int) -> None:
+        sequence, end = self._at(slot), start + count
+        if count < 1 or start < 0 or sequence.computed not in (-1, start):
+            raise ProtocolError(f"slot {slot} computes [{start}, {end}) after {sequence.computed} tokens")
+        if end > min(sequence.length, sequence.blocks * BLOCK_SIZE):
+            raise ProtocolError(f"slot {slot} computes to {end} of {sequence.length} ids in {sequence.blocks} blocks")
+        sequence.computed = end
+
+    def _sampled(self, step: RunStep, rows: list[tuple[int, int]]) -> list[int]:
+        indices = list(read_int32(step.sampled))
+        if indices != sorted(set(indices)) or (indices and not 0 <= indices[0] <= indices[-1] < len(rows)):
+            raise ProtocolError(f"step {step.step} samples rows {indices} of {len(rows)}")
+        for slot, end in (rows[i] for i in indices):
+            if end != self._at(slot).length or end >= self._max_model_len:
+                raise ProtocolError(f"slot {slot} samples at {end} of {self._at(slot).length} ids")
+        return [rows[i][0] for i in indices]
+
+    def _sample(self, slot: int) -> int:
+        sequence = self._at(slot)
+        token = sequence.next_token(self._model.vocab_size)
+        sequence.append(token)
+        return token
+
+
+def _summed(sampling: SamplingParams) -> dict[int, float]:
+    bias: dict[int, float] = {}
+    for token, value in sampling.logit_bias:
+        bias[token] = bias.get(token, 0.0) + value
+    return bias

@@ -1,0 +1,131 @@
+"""One device's work on one step: slots, tensors, model, sampler.
+
+Owns the weights, the KV cache and the state of the slots. Receives RunStep, gives StepDone. Knows no socket and no
+scheduler: it does what the plan says, or raises.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.config import BLOCK_SIZE
+from actorlm.errors import ConfigError
+from actorlm.execution.attention_plan import CacheShape, plan_attention
+from actorlm.execution.batch import Batch, Slots
+from actorlm.execution.kv_cache import KVCache, allocate, check_memory
+from actorlm.execution.sampler import Sampler
+from actorlm.layers.attention import StepInputs
+from actorlm.messages.executor import StepDone
+from actorlm.messages.worker import AddRequest, RunStep
+from actorlm.models.registry import model_class
+from actorlm.models.weights import load_weights
+from actorlm.sampling import SamplingParams
+from actorlm.wire import int32
+
+DTYPES = {
+    "auto": torch.float32,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+"""auto is float32: CPUs compute 16-bit types slower, unless they have hardware for it."""
+
+
+class Runner:
+    """Runs a model on this process's CPU. `load` comes first.
+
+    `num_blocks` blocks of 16 tokens make the KV cache; at most `max_num_seqs` slots are in use, `max_model_len` tokens
+    long, and a step has at most `max_num_batched_tokens` tokens. `threads` are torch's in this process; None leaves them.
+    """
+
+    def __init__(
+        self,
+        model: ModelDescription,
+        *,
+        dtype: str,
+        num_blocks: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        max_num_batched_tokens: int,
+        threads: int | None,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ConfigError(f"dtype is {dtype}; it must be one of {', '.join(DTYPES)}", param="dtype")
+        self.description = model
+        self._dtype = DTYPES[dtype]
+        self._num_blocks = num_blocks
+        self._threads = threads
+        self._slots = Slots(
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            max_num_batched_tokens=max_num_batched_tokens,
+            num_blocks=num_blocks,
+            vocab_size=model.vocab_size,
+        )
+        self._sampler = Sampler(max_num_seqs, model.eos_token_ids)
+        self._cache_shape = CacheShape(
+            model.num_kv_heads, model.num_kv_heads * model.head_dim * self._dtype.itemsize, self._dtype
+        )
+        self._cache = KVCache([], [])
+
+    def load(self, progress: Callable[[int, int], None]) -> None:
+        """Allocates the cache and loads the weights; `progress` gets bytes done and in total.
+
+        Raises InsufficientMemory, or ModelError if the checkpoint cannot be used.
+        """
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        build = model_class(self.description.architecture)
+        check_memory(self.description, self._num_blocks, self._dtype, psutil.virtual_memory().available)
+        self._cache = allocate(self.description, self._num_blocks, self._dtype)
+        self.model = build(self.description, self._dtype)
+        load_weights(self.description, self.model.parameters(self.description.format), progress)
+
+    def warm_up(self) -> None:
+        """Runs one real step of one token in slot 0 and block 0, which must be free, and frees them again."""
+        request = AddRequest(0, int32([0]), 1, SamplingParams(max_tokens=1, temperature=0.0))
+        zero, one, none = int32([0]), int32([1]), b""
+        self.execute(RunStep(0, none, (request,), zero, zero, zero, zero, one, zero))
+        self.execute(RunStep(0, zero, (), none, none, none, none, none, none))
+
+    @torch.inference_mode()
+    def execute(self, step: RunStep) -> StepDone:
+        """Computes one step. Raises ProtocolError for a plan that contradicts the slots, before any tensor changes."""
+        began = time.perf_counter_ns()
+        batch = self._slots.apply(step)
+        for request in step.added:
+            self._sampler.put(request.slot, request.sampling)
+        tokens = self._compute(batch) if len(batch.slots) > 0 else np.empty(0, np.int32)
+        return StepDone(step=step.step, tokens=tokens.tobytes(), busy_ns=time.perf_counter_ns() - began)
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """float32 logits [S, V] of the batch's sampled rows; the cache gains its tokens."""
+        logits: torch.Tensor = self.model(self._inputs(batch), self._cache.keys, self._cache.values)
+        return logits
+
+    def _compute(self, batch: Batch) -> NDArray[np.int32]:
+        logits_SV = self.logits(batch)
+        if len(batch.sampled_slots) == 0:
+            return np.empty(0, np.int32)
+        tokens = self._sampler.sample(logits_SV, batch.sampled_slots, batch.sampled_positions, batch.generated)
+        self._slots.append(batch.sampled_slots, tokens)
+        return tokens
+
+    def _inputs(self, batch: Batch) -> StepInputs:
+        shape, tables = self._cache_shape, self._slots.tables.values[batch.slots]
+        heads = np.arange(shape.num_kv_heads)
+        places = (batch.blocks[:, None] * shape.num_kv_heads + heads) * BLOCK_SIZE + (batch.positions % BLOCK_SIZE)[
+            :, None
+        ]
+        return StepInputs(
+            token_ids_T=torch.from_numpy(batch.token_ids),
+            positions_T=torch.from_numpy(batch.positions),
+            places_Tk=torch.from_numpy(places),
+            plan=plan_attention(batch.starts, batch.counts, tables, shape),
+            sampled_S=torch.from_numpy(batch.sampled_tokens),
+        )

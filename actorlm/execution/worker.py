@@ -1,0 +1,85 @@
+"""A Worker: one rank's runner, and the methods of it that may be called from outside.
+
+The same object runs on a thread of its EngineCore (inline executor) and in a process of its own (actors/worker.py).
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.config import Config
+from actorlm.messages.executor import StepDone
+from actorlm.messages.worker import RunStep
+
+
+class Runner(Protocol):
+    """What computes steps: `execution.runner.Runner`, or `execution.null.NullRunner`."""
+
+    def load(self, progress: Callable[[int, int], None]) -> None:
+        """Loads the weights; `progress` gets bytes done and in total."""
+
+    def warm_up(self) -> None:
+        """Runs one real step."""
+
+    def execute(self, step: RunStep) -> StepDone:
+        """Computes one step."""
+
+
+class Worker:
+    """One rank of a replica."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.last_step = -1
+        self.doing = "idle"
+        self.callable: dict[str, Callable[..., Any]] = {"describe": self.describe}
+        """The only methods that CallMethod reaches."""
+
+    def load(self, progress: Callable[[int, int], None]) -> None:
+        """Loads the weights and runs a first step."""
+        self.doing = "loading weights"
+        self._runner.load(progress)
+        self.doing = "warming up"
+        self._runner.warm_up()
+        self.doing = "idle"
+
+    def execute(self, step: RunStep) -> StepDone:
+        """Computes one step."""
+        self.doing = f"step {step.step}"
+        done = self._runner.execute(step)
+        self.last_step = step.step
+        self.doing = "idle"
+        return done
+
+    def describe(self) -> dict[str, Any]:
+        """What this worker has done and is doing."""
+        return {"last_step": self.last_step, "doing": self.doing}
+
+
+def build_worker(config: Config, model: ModelDescription, num_blocks: int) -> Worker:
+    """The worker for these options. torch is imported here, and only for a model that needs it."""
+    if config.model.model_impl == "null":
+        from actorlm.execution.null import NullRunner  # noqa: PLC0415 - one of two, chosen by option
+
+        null = NullRunner(
+            model,
+            num_blocks=num_blocks,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_model_len=model.max_model_len,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+            step_ms=config.model.null_step_ms,
+        )
+        return Worker(null)
+    from actorlm.execution.runner import Runner as TorchRunner  # noqa: PLC0415 - imports torch
+
+    return Worker(
+        TorchRunner(
+            model,
+            dtype=config.model.dtype,
+            num_blocks=num_blocks,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_model_len=model.max_model_len,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+            threads=config.parallel.threads,
+        )
+    )

@@ -1,0 +1,113 @@
+"""The private run directory of one tree: where its `ipc://` sockets live, and how `ps` finds them.
+
+A directory is held by a lock for as long as its supervisor lives, whatever ends it, so one whose lock is free
+is left over from a hard kill and can be swept by anybody of the same user.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+from pathlib import Path
+
+from actorlm.config import runtime_directories
+from actorlm.errors import ConfigError
+
+LONGEST_BASE = 64
+"""Bytes of a base directory that leave room for `/12345678/detokenizer-63-tokens` within the 107 of an ipc path."""
+
+
+def base_directory() -> Path:
+    """The first candidate that is short enough and can be ours alone, made with mode 0700.
+
+    Raises ConfigError if none can: one is owned by someone else, or is a symbolic link.
+    """
+    refused = []
+    for candidate in runtime_directories():
+        if len(os.fsencode(candidate)) > LONGEST_BASE:
+            refused.append(f"{candidate}: longer than {LONGEST_BASE} bytes")
+            continue
+        try:
+            candidate.mkdir(mode=0o700, exist_ok=True)
+            _check_private(candidate)
+        except (OSError, ConfigError) as error:
+            refused.append(f"{candidate}: {error}")
+            continue
+        return candidate
+    raise ConfigError(f"no directory for the tree's sockets; set XDG_RUNTIME_DIR to one of yours ({'; '.join(refused)})")
+
+
+def _check_private(directory: Path) -> None:
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError("is no directory")
+    if status.st_uid != os.getuid():
+        raise ConfigError(f"belongs to user {status.st_uid}, not to {os.getuid()}")
+    if stat.S_IMODE(status.st_mode) != 0o700:
+        directory.chmod(0o700)
+
+
+class Instance:
+    """A run directory that is ours until `close`, or until this process ends."""
+
+    def __init__(self, directory: Path, lock: int) -> None:
+        self.directory = directory
+        self._lock = lock
+
+    @classmethod
+    def create(cls) -> "Instance":
+        """Makes a new run directory, after sweeping those whose supervisors are gone."""
+        while True:
+            base = base_directory()
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                sweep(base)
+                directory = base / secrets.token_hex(4)
+                directory.mkdir(mode=0o700)
+                lock = _try_lock(directory)
+                if lock is not None:
+                    return cls(directory, lock)
+
+    def close(self) -> None:
+        """Removes the directory, and the one above it if it is empty then; frees the lock."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.directory.parent.rmdir()
+        os.close(self._lock)
+
+
+def _try_lock(directory: Path) -> int | None:
+    """An open descriptor of the directory that holds its lock, or None if somebody else holds it or it vanished."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_ino == directory.lstat().st_ino:
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def sweep(base: Path) -> None:
+    """Removes the run directories below `base` that no living supervisor holds."""
+    for directory in base.iterdir():
+        if (lock := _try_lock(directory)) is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+            os.close(lock)
+
+
+def running() -> list[Path]:
+    """The run directories of this user that living supervisors hold."""
+    return [directory for base in runtime_directories() if base.is_dir() for directory in sorted(base.iterdir()) if _held(directory)]
+
+
+def _held(directory: Path) -> bool:
+    lock = _try_lock(directory)
+    if lock is not None:
+        os.close(lock)
+    return lock is None and directory.is_dir()

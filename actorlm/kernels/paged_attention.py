@@ -1,0 +1,81 @@
+"""Causal attention of a step's tokens to the paged cache, for all rows at once.
+
+The plan cuts the step into pieces of equal padded shape, so that a piece is one gather of keys, one of values, and one
+`scaled_dot_product_attention`. In a piece of one query a tile (decoding), the query heads that share a key-value head
+stand in for queries, so that each key is read once for all of them: 1.5 to 2 times faster than `enable_gqa` from 8 rows
+on (2 Zen 3 cores, 3 x 3 heads of 64).
+
+Legend: T tokens of the step, P queries with padding, n query heads, k key-value heads, g = n / k, H head size; in a piece:
+B tiles, Q queries and K keys a tile, N blocks a tile.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tiles of one padded shape. A tile is some consecutive queries of one row, and all keys up to the last of them."""
+
+    begin: int
+    """Index of its first query among the P."""
+    tiles: int
+    queries: int
+    keys: int
+    vectors_BkN: Tensor
+    """[B * k * N] of int64: which 16 vectors to read, counted as if the cache were [block * kv_head, 16 * head_dim]."""
+    mask_B1QK: Tensor | None
+    """0 where a query sees a key, else -inf, in the model's dtype; None where all see all."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """Who attends to what, in one step; the same for all layers."""
+
+    order_P: Tensor | None
+    """Which token is the query at each place, tile by tile, padded; None if that is 0, 1, ..., T - 1."""
+    source_T: Tensor | None
+    """At which place each token's query is; None if that is 0, 1, ..., T - 1."""
+    pieces: tuple[Piece, ...]
+
+
+def reference(q_TnH: Tensor, keys_bk16H: Tensor, values_bk16H: Tensor, plan: AttentionPlan) -> Tensor:
+    """See `paged_attention`."""
+    q_PnH = q_TnH if plan.order_P is None else q_TnH.index_select(0, plan.order_P)
+    parts = [_attend(q_PnH, keys_bk16H, values_bk16H, piece) for piece in plan.pieces]
+    out_PnH = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return out_PnH if plan.source_T is None else out_PnH.index_select(0, plan.source_T)
+
+
+def _attend(q_PnH: Tensor, keys_bk16H: Tensor, values_bk16H: Tensor, piece: Piece) -> Tensor:
+    num_heads, head_dim = q_PnH.shape[1:]
+    k_BkKH, v_BkKH = _gather(keys_bk16H, piece), _gather(values_bk16H, piece)
+    size = piece.tiles * piece.queries
+    q = q_PnH[piece.begin : piece.begin + size]
+    if piece.queries == 1:
+        q_BkgH = q.view(piece.tiles, k_BkKH.shape[1], -1, head_dim)
+        out = F.scaled_dot_product_attention(q_BkgH, k_BkKH, v_BkKH, piece.mask_B1QK)
+        return out.reshape(size, num_heads, head_dim)
+    q_BnQH = q.view(piece.tiles, piece.queries, num_heads, head_dim).transpose(1, 2)
+    out = F.scaled_dot_product_attention(q_BnQH, k_BkKH, v_BkKH, piece.mask_B1QK, enable_gqa=True)
+    return out.transpose(1, 2).reshape(size, num_heads, head_dim)
+
+
+def _gather(cache_bk16H: Tensor, piece: Piece) -> Tensor:
+    """[B, k, K, H]"""
+    _, num_kv_heads, block_size, head_dim = cache_bk16H.shape
+    picked = cache_bk16H.view(-1, block_size * head_dim).index_select(0, piece.vectors_BkN)
+    return picked.view(piece.tiles, num_kv_heads, -1, head_dim)[:, :, : piece.keys]
+
+
+def paged_attention(q_TnH: Tensor, keys_bk16H: Tensor, values_bk16H: Tensor, plan: AttentionPlan) -> Tensor:
+    """[T, n, H]: softmax(q k^T / sqrt(H)) v over the keys and values that the plan gives each token.
+
+    Launches the implementation for the tensors' device: plain torch on all of them.
+    """
+    assert keys_bk16H.is_contiguous() and values_bk16H.is_contiguous(), "the plan counts vectors of a contiguous cache"
+    assert q_TnH.shape[1] % keys_bk16H.shape[1] == 0, "each key-value head serves equally many query heads"
+    return reference(q_TnH, keys_bk16H, values_bk16H, plan)

@@ -1,0 +1,261 @@
+"""The wiring: from the specification of one process to its running actor.
+
+The one file that knows which class plays which role, and who connects to whom. Imports of a role's own parts wait until that role
+is built, because a process pays for what it imports: only workers import torch, only frontends Litestar.
+"""
+# ruff: noqa: PLC0415 - see above
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import uvloop
+
+from actorlm.actors.membership import Membership
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.config import BLOCK_SIZE, Config
+from actorlm.log import configure_logging
+from actorlm.messages.catalog import protocol
+from actorlm.metrics import Metrics
+from actorlm.runtime.actor import Actor
+from actorlm.runtime.child import leave_with_supervisor
+from actorlm.runtime.identity import Identity, this_process
+from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.network import Link
+from actorlm.runtime.zeromq import ZeroMQNetwork
+from actorlm.topology import PlannedProcess, Role, Topology
+
+MAILBOX_CAPACITY = 65_536
+
+
+class Specification(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a child process is told by its supervisor. `listener` is the descriptor of a frontend's HTTP socket."""
+
+    process: PlannedProcess
+    incarnation: int
+    topology: Topology
+    config: Config
+    model: ModelDescription
+    listener: int | None = None
+
+
+def run_child(specification: bytes) -> None:
+    """Runs the actor of one specification until it is told to stop. Raises what ended it."""
+    spec = msgspec.json.decode(specification, type=Specification)
+    configure_logging(spec.config.supervision.log_level, spec.process.name)
+    uvloop.run(_Child(spec).run())
+
+
+class _Child:
+    """The parts that every child has: identity, mailbox, network, and its tie to the supervisor."""
+
+    def __init__(self, spec: Specification) -> None:
+        self.spec = spec
+        self.name = spec.process.name
+
+    async def run(self) -> None:
+        """Builds the actor and runs it."""
+        asyncio.get_running_loop().add_reader(0, leave_with_supervisor)
+        self.identity: Identity = this_process(self.spec.process.role, self.name)
+        self.network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY)
+        self.mailbox: Mailbox[Any] = Mailbox(self.name, MAILBOX_CAPACITY, Overflow.PAUSE)
+        actor, finish = BUILDERS[self.spec.process.role](self)
+        try:
+            await actor.run()
+        finally:
+            await finish()
+            await self.network.close()
+
+    def link(self, peer: str, inbox: Any, socket_name: str = "") -> Link:
+        """A link to another actor of the tree."""
+        address = self.spec.topology.address(socket_name or peer)
+        return self.network.connect(address, peer=peer, identity=self.identity, mailbox=self.mailbox, inbox=inbox)
+
+    def membership(self) -> Membership:
+        """The tie to the supervisor."""
+        return Membership(self.link(Role.SUPERVISOR, self.inbox), Metrics(), self.network)
+
+    def detokenizers(self) -> dict[int, Link]:
+        """A link to every detokenizer, by index."""
+        planned = self.spec.topology.of_role(Role.DETOKENIZER)
+        return {process.index: self.link(process.name, self.inbox) for process in planned}
+
+    @property
+    def inbox(self) -> Any:
+        """The union of messages that this role receives."""
+        from actorlm.messages.catalog import INBOXES
+
+        return INBOXES[self.spec.process.role]
+
+
+Built = tuple[Actor[Any], Callable[[], Awaitable[None]]]
+
+
+async def _nothing() -> None:
+    """Nothing is left to do after this actor has ended."""
+
+
+def _build_balancer(child: _Child) -> Built:
+    from actorlm.actors.balancer import Balancer
+
+    server = child.network.serve(
+        child.spec.topology.address("balancer"),
+        identity=child.identity,
+        mailbox=child.mailbox,
+        inbox=child.inbox,
+        admits=(Role.FRONTEND, Role.ENGINE),
+    )
+    return Balancer(child.name, child.mailbox, server, child.membership()), _nothing
+
+
+def _build_detokenizer(child: _Child) -> Built:
+    from actorlm.actors.detokenizer import Detokenizer
+    from actorlm.text.tokenizer import load_tokenizer
+
+    topology = child.spec.topology
+    server = child.network.serve(
+        topology.address(child.name),
+        identity=child.identity,
+        mailbox=child.mailbox,
+        inbox=child.inbox,
+        admits=(Role.FRONTEND, Role.ENGINE),
+        one_way={"tokens": topology.address(f"{child.name}-tokens")},
+    )
+    tokenizer = load_tokenizer(child.spec.model)
+    return Detokenizer(child.name, child.mailbox, server, child.membership(), tokenizer), _nothing
+
+
+def _build_frontend(child: _Child) -> Built:
+    from actorlm.actors.backend import ServingBackend
+    from actorlm.actors.frontend import Frontend
+    from actorlm.api.app import create_app
+    from actorlm.api.server import HttpServer
+    from actorlm.text.chat_template import load_chat_template
+    from actorlm.text.tokenizer import load_tokenizer
+
+    spec = child.spec
+    assert spec.listener is not None, "frontends are given a listening socket"
+    frontend = Frontend(
+        child.name,
+        child.mailbox,
+        index=spec.process.index,
+        incarnation=spec.incarnation,
+        served_name=spec.model.name,
+        balancer=child.link("balancer", child.inbox),
+        detokenizers=child.detokenizers(),
+        membership=child.membership(),
+    )
+    tokenizer, template = load_tokenizer(spec.model), load_chat_template(spec.model)
+    backend = ServingBackend(frontend, spec.model, tokenizer, template, spec.config.http.max_choices)
+    server = HttpServer(create_app(backend, spec.config.http), socket.socket(fileno=spec.listener))
+
+    async def serve() -> None:
+        await server.start()
+        frontend.serve(lambda: server.stop(HTTP_GRACE_S))
+
+    frontend.spawn(serve())
+    return frontend, _nothing
+
+
+HTTP_GRACE_S = 2.0
+
+
+def _build_engine(child: _Child) -> Built:
+    from actorlm.actors.engine import EngineCore
+    from actorlm.messages.balancer import ReplicaAnnounced
+    from actorlm.scheduling.scheduler import Scheduler
+
+    spec = child.spec
+    executor = _executor(child)
+    engine = EngineCore(
+        child.name,
+        child.mailbox,
+        replica=spec.process.index,
+        scheduler=Scheduler(
+            spec.config.scheduler,
+            num_blocks=_num_blocks(spec),
+            max_model_len=spec.model.max_model_len,
+            eos_token_ids=spec.model.eos_token_ids,
+            prefix_caching=spec.config.cache.prefix_caching,
+        ),
+        executor=executor,
+        balancer=child.link("balancer", child.inbox),
+        detokenizers=child.detokenizers(),
+        membership=child.membership(),
+        announcement=ReplicaAnnounced(
+            spec.process.index, spec.topology.kv_cache_tokens, spec.config.scheduler.max_num_seqs
+        ),
+    )
+    return engine, executor.stop
+
+
+def _executor(child: _Child) -> Any:
+    spec = child.spec
+    if spec.topology.executor == "inline":
+        from actorlm.execution.worker import build_worker
+        from actorlm.executors.inline import InlineExecutor
+
+        return InlineExecutor(lambda: build_worker(spec.config, spec.model, _num_blocks(spec)))
+    from actorlm.executors.broadcast import BroadcastExecutor
+    from actorlm.messages.catalog import INBOXES
+    from actorlm.runtime.broadcast import Publisher
+
+    topology, topic = spec.topology, secrets.token_bytes(16)
+    publisher = Publisher[Any](
+        topology.address(f"{child.name}-steps"), epoch=spec.incarnation, topic=topic, inbox=INBOXES["worker"]
+    )
+    mailbox: Mailbox[Any] = Mailbox(f"{child.name}-results", MAILBOX_CAPACITY, Overflow.PAUSE)
+    child.network.serve(
+        topology.address(f"{child.name}-workers"),
+        identity=child.identity,
+        mailbox=mailbox,
+        inbox=INBOXES["executor"],
+        admits=(Role.WORKER,),
+        one_way={"results": topology.address(f"{child.name}-results")},
+        topic=topic,
+    )
+    return BroadcastExecutor(mailbox, publisher, name=child.name, world_size=1, epoch=spec.incarnation)
+
+
+def _build_worker(child: _Child) -> Built:
+    from actorlm.actors.worker import WorkerActor
+    from actorlm.execution.worker import build_worker
+    from actorlm.messages.actor import Control
+    from actorlm.messages.catalog import INBOXES
+    from actorlm.runtime.broadcast import Subscriber
+
+    spec = child.spec
+    assert spec.process.rank is not None, "workers have a rank"
+    engine = f"engine-{spec.process.index}"
+
+    def subscribe(link: Link) -> Subscriber[Any]:
+        address = spec.topology.address(f"{engine}-steps")
+        return Subscriber(address, epoch=spec.incarnation, topic=link.welcome.topic, inbox=INBOXES["worker"])
+
+    worker = WorkerActor(
+        child.name,
+        child.mailbox,
+        rank=spec.process.rank,
+        build=lambda: build_worker(spec.config, spec.model, _num_blocks(spec)),
+        engine=child.link(engine, Control, f"{engine}-workers"),
+        subscribe=subscribe,
+        membership=Membership(child.link(Role.SUPERVISOR, Control), Metrics(), child.network),
+    )
+    return worker, _nothing
+
+
+def _num_blocks(spec: Specification) -> int:
+    return spec.topology.kv_cache_tokens // BLOCK_SIZE
+
+
+BUILDERS: dict[Role, Callable[[_Child], Built]] = {
+    Role.BALANCER: _build_balancer,
+    Role.DETOKENIZER: _build_detokenizer,
+    Role.FRONTEND: _build_frontend,
+    Role.ENGINE: _build_engine,
+    Role.WORKER: _build_worker,
+}

@@ -1,0 +1,27 @@
+"""The gated MLP: down(silu(gate(x)) * up(x)), with gate and up as one matrix."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from actorlm.kernels.silu_mul import silu_mul
+from actorlm.layers.linear import Linear
+
+
+class GatedMLP:
+    """Sizes in features; `bias` is for all three matrices."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, *, bias: bool, dtype: torch.dtype) -> None:
+        parts = {"gate": intermediate_size, "up": intermediate_size}
+        self.gate_up = Linear(parts, hidden_size, bias=bias, dtype=dtype)
+        self.down = Linear({"down": hidden_size}, intermediate_size, bias=bias, dtype=dtype)
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, the tensor to fill) of gate, up and down."""
+        yield from self.gate_up.parameters()
+        yield from self.down.parameters()
+
+    def add_to(self, total_TE: Tensor, x_TE: Tensor) -> None:
+        """total += mlp(x), in place."""
+        self.down.add_to(total_TE, silu_mul(self.gate_up(x_TE)))

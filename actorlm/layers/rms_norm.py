@@ -1,0 +1,25 @@
+"""Normalises each token's vector and scales its features."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from actorlm.kernels.rms_norm import rms_norm
+
+
+class RMSNorm:
+    """`name` is the layer's own; `size` is its number of features."""
+
+    def __init__(self, name: str, size: int, eps: float, *, dtype: torch.dtype) -> None:
+        self._name = name
+        self._eps = eps
+        self.weight_E = torch.empty(size, dtype=dtype)
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, the tensor to fill)."""
+        yield f"{self._name}.weight", self.weight_E
+
+    def __call__(self, x_TE: Tensor) -> Tensor:
+        """[T, E]"""
+        return rms_norm(x_TE, self.weight_E, self._eps)

@@ -1,0 +1,36 @@
+"""Rotary position embedding: the angles of a step's tokens, computed once for all layers.
+
+Legend: T tokens, H head size, h = H / 2.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from actorlm.checkpoint.description import RopeScaling
+from actorlm.kernels.rope_and_store import Rotation
+
+
+class Rotary:
+    """Angle i of a token at position p is `p * theta ** (-2 i / H)`, changed by Llama 3's scaling if there is one."""
+
+    def __init__(self, head_dim: int, theta: float, scaling: RopeScaling | None, *, dtype: torch.dtype) -> None:
+        exponents_h = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+        frequencies_h = 1.0 / theta**exponents_h
+        self._frequencies_h = frequencies_h if scaling is None else _scaled(frequencies_h, scaling)
+        self._dtype = dtype
+
+    def __call__(self, positions_T: Tensor) -> Rotation:
+        """The rotation of tokens at these positions (int64). Angles are float32, whatever the model's dtype."""
+        angles_T1h = positions_T.float()[:, None, None] * self._frequencies_h
+        cos_T1h = angles_T1h.cos().to(self._dtype)
+        return Rotation(torch.cat((cos_T1h, cos_T1h), dim=-1), angles_T1h.sin().to(self._dtype))
+
+
+def _scaled(frequencies_h: Tensor, scaling: RopeScaling) -> Tensor:
+    """Llama 3: low frequencies are divided by `factor`, high ones stay, those between are interpolated."""
+    turns_h = scaling.original_max_position_embeddings * frequencies_h / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept_h = ((turns_h - low) / (high - low)).clamp(0.0, 1.0)
+    return kept_h * frequencies_h + (1.0 - kept_h) * frequencies_h / scaling.factor

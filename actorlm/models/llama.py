@@ -1,0 +1,99 @@
+"""The Llama family: RMSNorm before attention and before a gated MLP, rotary positions, grouped heads.
+
+Legend: T tokens of the step, S sampled rows, E hidden size, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.layers.attention import Attention, StepInputs
+from actorlm.layers.embedding import Embedding
+from actorlm.layers.mlp import GatedMLP
+from actorlm.layers.rms_norm import RMSNorm
+from actorlm.layers.rotary import Rotary
+from actorlm.models.weights import Parameter
+
+TOP = {
+    "embedding": {"safetensors": "model.embed_tokens", "gguf": "token_embd"},
+    "norm": {"safetensors": "model.norm", "gguf": "output_norm"},
+    "head": {"safetensors": "lm_head", "gguf": "output"},
+}
+LAYER = {"safetensors": "model.layers.{}.", "gguf": "blk.{}."}
+IN_LAYER = {
+    "attention_norm": {"safetensors": "input_layernorm", "gguf": "attn_norm"},
+    "query": {"safetensors": "self_attn.q_proj", "gguf": "attn_q"},
+    "key": {"safetensors": "self_attn.k_proj", "gguf": "attn_k"},
+    "value": {"safetensors": "self_attn.v_proj", "gguf": "attn_v"},
+    "output": {"safetensors": "self_attn.o_proj", "gguf": "attn_output"},
+    "mlp_norm": {"safetensors": "post_attention_layernorm", "gguf": "ffn_norm"},
+    "gate": {"safetensors": "mlp.gate_proj", "gguf": "ffn_gate"},
+    "up": {"safetensors": "mlp.up_proj", "gguf": "ffn_up"},
+    "down": {"safetensors": "mlp.down_proj", "gguf": "ffn_down"},
+}
+INTERLEAVED = {"gguf": ("query", "key")}
+"""Matrices whose heads a format stores for rotation of neighbours: rows 0, H/2, 1, H/2 + 1, ... of each head."""
+
+Format = Literal["safetensors", "gguf"]
+
+
+class Block:
+    """One layer."""
+
+    def __init__(self, model: ModelDescription, dtype: torch.dtype) -> None:
+        size, eps = model.hidden_size, model.rms_norm_eps
+        self.attention_norm = RMSNorm("attention_norm", size, eps, dtype=dtype)
+        self.attention = Attention(
+            size, model.num_heads, model.num_kv_heads, model.head_dim, bias=model.attention_bias, dtype=dtype
+        )
+        self.mlp_norm = RMSNorm("mlp_norm", size, eps, dtype=dtype)
+        self.mlp = GatedMLP(size, model.intermediate_size, bias=model.mlp_bias, dtype=dtype)
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, the tensor to fill) of everything in the layer."""
+        for part in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
+            yield from part.parameters()
+
+
+class Llama:
+    """A model of the family; its weights are uninitialised until `parameters` are filled."""
+
+    def __init__(self, model: ModelDescription, dtype: torch.dtype) -> None:
+        self._head_dim = model.head_dim
+        self.embedding = Embedding("embedding", model.vocab_size, model.hidden_size, dtype=dtype)
+        self.rotary = Rotary(model.head_dim, model.rope_theta, model.rope_scaling, dtype=dtype)
+        self.blocks = [Block(model, dtype) for _ in range(model.num_layers)]
+        self.norm = RMSNorm("norm", model.hidden_size, model.rms_norm_eps, dtype=dtype)
+        self.head = self.embedding
+        if not model.tie_word_embeddings:
+            self.head = Embedding("head", model.vocab_size, model.hidden_size, dtype=dtype)
+
+    def parameters(self, form: Format) -> Iterator[Parameter]:
+        """What to read from a checkpoint of this format, and where to put it."""
+        tied = self.head is self.embedding
+        tops: list[Embedding | RMSNorm] = [self.embedding, self.norm] if tied else [self.embedding, self.norm, self.head]
+        for top in tops:
+            for name, destination in top.parameters():
+                yield self._parameter(form, "", TOP, name, destination)
+        for index, block in enumerate(self.blocks):
+            for name, destination in block.parameters():
+                yield self._parameter(form, LAYER[form].format(index), IN_LAYER, name, destination)
+
+    def _parameter(
+        self, form: Format, prefix: str, names: dict[str, dict[str, str]], name: str, destination: Tensor
+    ) -> Parameter:
+        own, kind = name.split(".")
+        interleaved = self._head_dim if own in INTERLEAVED.get(form, ()) else None
+        return Parameter(f"{prefix}{names[own][form]}.{kind}", destination, interleaved_heads=interleaved)
+
+    def __call__(self, inputs: StepInputs, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+        """Logits [S, V] in float32. `keys` and `values` hold each layer's cache, which gains the step's tokens."""
+        x_TE = self.embedding(inputs.token_ids_T)
+        rotation = self.rotary(inputs.positions_T)
+        for block, layer_keys, layer_values in zip(self.blocks, keys, values, strict=True):
+            block.attention.add_to(x_TE, block.attention_norm(x_TE), rotation, inputs, layer_keys, layer_values)
+            block.mlp.add_to(x_TE, block.mlp_norm(x_TE))
+        return self.head.logits(self.norm(x_TE.index_select(0, inputs.sampled_S)))

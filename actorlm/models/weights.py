@@ -1,0 +1,139 @@
+"""Fills a model's parameters from a checkpoint, a slice of rows at a time: the weights are never twice in memory.
+
+A source is safetensors (one file, or several with an index) or GGUF, which is dequantised. Everything wrong with it, a
+missing tensor, another shape, a damaged file, is a ModelError that names the file or tensor.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.checkpoint.gguf import GgufFile
+from actorlm.checkpoint.safetensors import check_weights
+from actorlm.errors import ModelError
+
+MAX_SLICE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A tensor of a checkpoint and where its numbers go.
+
+    With `interleaved_heads`, the size of a head, the checkpoint's rows of each head are in the order 0, H/2, 1,
+    H/2 + 1, ... and come to `destination` in the order 0, 1, 2, ...
+    """
+
+    name: str
+    destination: Tensor
+    interleaved_heads: int | None = None
+
+
+class Source(Protocol):
+    """An open checkpoint."""
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The tensor's shape, or None if there is no such tensor."""
+
+    def read(self, name: str, rows: slice) -> Tensor:
+        """Some rows of the tensor, in any dtype."""
+
+
+class SafetensorsSource:
+    """A directory with safetensors files."""
+
+    def __init__(self, directory: str, stack: ExitStack) -> None:
+        self._slices: dict[str, Any] = {}
+        for path in check_weights(Path(directory)).paths:
+            file = _open_safetensors(path, stack)
+            self._slices.update((name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118 - not a dict
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The tensor's shape, or None if there is no such tensor."""
+        return tuple(self._slices[name].get_shape()) if name in self._slices else None
+
+    def read(self, name: str, rows: slice) -> Tensor:
+        """Some rows of the tensor, in the file's dtype."""
+        tensor: Tensor = self._slices[name][rows]
+        return tensor
+
+
+class GgufSource:
+    """A GGUF file."""
+
+    def __init__(self, path: str, stack: ExitStack) -> None:
+        self._file = stack.enter_context(GgufFile(path))
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The tensor's shape, or None if there is no such tensor."""
+        return self._file.tensors[name].shape if name in self._file.tensors else None
+
+    def read(self, name: str, rows: slice) -> Tensor:
+        """Some rows of the tensor, dequantised to float32."""
+        return torch.from_numpy(self._file.read(name, rows))
+
+
+def load_weights(
+    model: ModelDescription, parameters: Iterable[Parameter], progress: Callable[[int, int], None]
+) -> None:
+    """Fills every parameter from the checkpoint at `model.path`; `progress` gets bytes filled and in total.
+
+    Raises ModelError if the checkpoint cannot be read or does not fit.
+    """
+    with ExitStack() as stack:
+        fill(_open(model, stack), list(parameters), progress)
+
+
+def fill(source: Source, parameters: list[Parameter], progress: Callable[[int, int], None]) -> None:
+    """Checks all names and shapes, then fills every parameter. `progress` gets bytes filled and in total."""
+    for parameter in parameters:
+        _check(source.shape(parameter.name), parameter)
+    total = sum(parameter.destination.nbytes for parameter in parameters)
+    done = 0
+    for parameter in parameters:
+        for rows in _row_slices(parameter):
+            destination = parameter.destination[rows]
+            destination.copy_(_ordered(source.read(parameter.name, rows), parameter.interleaved_heads))
+            done += destination.nbytes
+            progress(done, total)
+
+
+def _check(shape: tuple[int, ...] | None, parameter: Parameter) -> None:
+    if shape is None:
+        raise ModelError(f"the checkpoint has no tensor {parameter.name}")
+    if shape != tuple(parameter.destination.shape):
+        raise ModelError(f"{parameter.name} has shape {shape}; the model needs {tuple(parameter.destination.shape)}")
+
+
+def _row_slices(parameter: Parameter) -> Iterable[slice]:
+    rows, unit = len(parameter.destination), parameter.interleaved_heads or 1
+    per_slice = MAX_SLICE_BYTES // (unit * parameter.destination[:1].numel() * 4)
+    step = max(per_slice, 1) * unit
+    return (slice(begin, min(begin + step, rows)) for begin in range(0, rows, step))
+
+
+def _ordered(rows: Tensor, interleaved_heads: int | None) -> Tensor:
+    if interleaved_heads is None:
+        return rows
+    return rows.view(-1, interleaved_heads // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+
+
+def _open(model: ModelDescription, stack: ExitStack) -> Source:
+    if model.format == "gguf":
+        return GgufSource(model.path, stack)
+    if model.format == "safetensors":
+        return SafetensorsSource(model.path, stack)
+    raise ModelError(f"{model.name} has no weights; it runs with --model-impl null only")
+
+
+def _open_safetensors(path: Path, stack: ExitStack) -> Any:
+    try:
+        return stack.enter_context(safe_open(path, framework="pt"))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read {path}: {error}") from error

@@ -1,0 +1,55 @@
+"""The entry of every child process: `python -m actorlm.process NAME --parent PID`.
+
+Arranges to die with its supervisor before anything slow is imported, then builds and runs its one actor.
+"""
+
+import argparse
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    """Runs one actor until it is told to stop; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="actorlm.process")
+    parser.add_argument("name")
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args()
+
+    from actorlm.runtime.child import die_with_parent, read_specification, take_report_pipe
+
+    die_with_parent(options.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    report = take_report_pipe()
+    specification = read_specification()
+
+    from setproctitle import setproctitle
+
+    setproctitle(f"actorlm {options.name}")
+    try:
+        from actorlm.launch import run_child
+
+        run_child(specification)
+    except Exception as error:  # noqa: BLE001 - the last words of this process, whatever ended it
+        os.write(report, _last_words(error))
+        return 1
+    return 0
+
+
+def _last_words(error: Exception) -> bytes:
+    import traceback
+
+    import msgspec
+
+    from actorlm.errors import ActorlmError
+    from actorlm.runtime.child import LastWords
+
+    lines = "".join(traceback.format_exception(error))
+    words = LastWords(type(error).__name__, str(error), isinstance(error, ActorlmError), lines[-16_000:])
+    return msgspec.json.encode(words)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # threads of libraries must not hold a process that has nothing left to do

@@ -1,0 +1,33 @@
+"""Who a process is: its role, its name, and which of the name's successive lives this one is."""
+
+import os
+import socket
+import time
+
+import msgspec
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """One life of one named actor.
+
+    `incarnation` grows with every restart of the name: it is the Unix time in nanoseconds at which the life began.
+    """
+
+    role: str
+    name: str
+    incarnation: int
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.role}, pid {self.pid} on {self.host}, incarnation {self.incarnation})"
+
+    @property
+    def route(self) -> bytes:
+        """The routing id by which a server reaches this life and no other."""
+        return f"{self.name}/{self.incarnation}".encode()
+
+
+def this_process(role: str, name: str) -> Identity:
+    """The identity of a life that begins now, in this process."""
+    return Identity(role=role, name=name, incarnation=time.time_ns(), host=socket.gethostname(), pid=os.getpid())

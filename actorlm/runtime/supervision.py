@@ -1,0 +1,227 @@
+"""When to start, restart, kill and give up: the supervisor's decisions, without processes or clocks.
+
+Events go in, effects come out; `actors/supervisor.py` performs them. Time is an argument in seconds, silence is
+counted in ticks of the watcher itself, so that a stopped and continued machine is not taken for a stall.
+
+Before the tree has been ready once, any death takes it down: a tree that cannot start must say so. After that the
+group of the dead child restarts as one, with growing pauses, until `max_restarts` within `window_s` are exceeded.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ChildState(StrEnum):
+    """Where a child is in its life."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    DEAD = "dead"
+
+
+MOVES: dict[ChildState, tuple[ChildState, ...]] = {
+    ChildState.WAITING: (ChildState.STARTING,),
+    ChildState.STARTING: (ChildState.READY, ChildState.DEAD),
+    ChildState.READY: (ChildState.DEAD,),
+    ChildState.DEAD: (ChildState.WAITING,),
+}
+
+
+@dataclass(slots=True)
+class Child:
+    """One supervised process. `incarnation` counts its starts, from 1."""
+
+    name: str
+    role: str
+    group: str
+    state: ChildState = ChildState.WAITING
+    incarnation: int = 0
+    silent_ticks: int = 0
+
+    @property
+    def restarts(self) -> int:
+        """Starts after the first."""
+        return max(0, self.incarnation - 1)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process of it exists."""
+        return self.state in (ChildState.STARTING, ChildState.READY)
+
+    def move(self, state: ChildState) -> None:
+        """Makes a legal move; an illegal one is a bug of ours."""
+        assert state in MOVES[self.state], f"{self.name}: {self.state} -> {state}"
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class StartChild:
+    """Start a process for this child."""
+
+    name: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillChild:
+    """Kill this child's process; its exit will be reported."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceLost:
+    """Tell all others that this incarnation is gone."""
+
+    name: str
+    role: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeMoved:
+    """What the tree can do has changed: `serving` roles all have a ready child, `missing` names those that are not up."""
+
+    complete: bool
+    serving: bool
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End the whole tree with a non-zero status, for this first cause."""
+
+    cause: str
+
+
+Effect = StartChild | KillChild | AnnounceLost | TreeMoved | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How often and how fast to restart, and how long silence may last. Ticks are seconds of the watcher."""
+
+    max_restarts: int
+    silence_ticks: int
+    start_timeout_s: float
+    window_s: float = 60.0
+    first_pause_s: float = 0.1
+    longest_pause_s: float = 5.0
+
+
+@dataclass(slots=True)
+class Supervision:
+    """The children of one host and what to do about them."""
+
+    children: dict[str, Child]
+    policy: RestartPolicy
+    was_ready: bool = False
+    started_at: float = 0.0
+    given_up: bool = False
+    _deaths: list[float] = field(default_factory=list)
+    _due: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, children: Sequence[Child], policy: RestartPolicy) -> "Supervision":
+        """Supervision of `children`, none of them started."""
+        return cls({child.name: child for child in children}, policy)
+
+    def start(self, now: float) -> list[Effect]:
+        """Start all children, in their order."""
+        self.started_at = now
+        return [self._start(child) for child in self.children.values()]
+
+    def ready(self, name: str, incarnation: int) -> list[Effect]:
+        """A child says that it can do its work. An earlier incarnation is not believed."""
+        child = self.children[name]
+        if child.state is not ChildState.STARTING or child.incarnation != incarnation:
+            return []
+        child.move(ChildState.READY)
+        child.silent_ticks = 0
+        self.was_ready = self.was_ready or self._complete
+        return [self._tree()]
+
+    def heard(self, name: str) -> None:
+        """A child has sent a heartbeat."""
+        self.children[name].silent_ticks = 0
+
+    def exited(self, name: str, cause: str, now: float) -> list[Effect]:
+        """A child's process has ended, whatever its status: while the tree runs, no child may end."""
+        child = self.children[name]
+        child.move(ChildState.DEAD)
+        effects: list[Effect] = [AnnounceLost(name, child.role, child.incarnation), self._tree()]
+        group = self._group(child.group)
+        if child.group in self._due:
+            pass
+        elif not self.was_ready:
+            return [*effects, *self._give_up(cause)]
+        else:
+            effects += self._plan_restart(child.group, cause, now)
+        return effects + [KillChild(other.name, f"it restarts with {name}") for other in group if other.alive]
+
+    def tick(self, now: float) -> list[Effect]:
+        """A second has passed: restart what is due, kill what is silent, give up on a start that takes too long."""
+        return [*self._late(now), *self._silent(), *self._restart_due(now)]
+
+    def _late(self, now: float) -> list[Effect]:
+        if self.was_ready or now - self.started_at <= self.policy.start_timeout_s:
+            return []
+        missing = ", ".join(child.name for child in self.children.values() if child.state is not ChildState.READY)
+        return self._give_up(f"not ready after {self.policy.start_timeout_s:g} s: {missing} (--start-timeout-s)")
+
+    def _silent(self) -> Iterator[Effect]:
+        for child in self.children.values():
+            if child.state is not ChildState.READY:
+                continue
+            child.silent_ticks += 1
+            if child.silent_ticks == self.policy.silence_ticks:
+                yield KillChild(child.name, f"silent for {child.silent_ticks} ticks")
+
+    def _restart_due(self, now: float) -> Iterator[Effect]:
+        for group in [group for group, due in self._due.items() if due <= now]:
+            members = self._group(group)
+            if any(child.alive for child in members):
+                continue
+            del self._due[group]
+            for child in members:
+                child.move(ChildState.WAITING)
+                yield self._start(child)
+
+    def _plan_restart(self, group: str, cause: str, now: float) -> list[Effect]:
+        self._deaths = [death for death in self._deaths if now - death < self.policy.window_s] + [now]
+        if len(self._deaths) > self.policy.max_restarts:
+            return self._give_up(
+                f"{cause}; {len(self._deaths)} deaths within {self.policy.window_s:g} s are more than --max-restarts allows"
+            )
+        pause = self.policy.first_pause_s * 2.0 ** (len(self._deaths) - 1)
+        self._due[group] = now + min(pause, self.policy.longest_pause_s)
+        return []
+
+    def _give_up(self, cause: str) -> list[Effect]:
+        if self.given_up:
+            return []
+        self.given_up = True
+        return [GiveUp(cause)]
+
+    def _start(self, child: Child) -> StartChild:
+        child.move(ChildState.STARTING)
+        child.incarnation += 1
+        child.silent_ticks = 0
+        return StartChild(child.name, child.incarnation)
+
+    def _group(self, group: str) -> list[Child]:
+        return [child for child in self.children.values() if child.group == group]
+
+    @property
+    def _complete(self) -> bool:
+        return all(child.state is ChildState.READY for child in self.children.values())
+
+    def _tree(self) -> TreeMoved:
+        missing = tuple(child.name for child in self.children.values() if child.state is not ChildState.READY)
+        down = {child.group for child in self.children.values() if child.name in missing}
+        roles = {child.role for child in self.children.values()}
+        serving = {child.role for child in self.children.values() if child.group not in down}
+        return TreeMoved(complete=not missing, serving=self.was_ready and roles == serving, missing=missing)

@@ -1,0 +1,24 @@
+"""What went through one socket, and what it dropped and why. The first of each kind is logged, all are counted."""
+
+from collections import Counter
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+
+class Tally:
+    """Counts of one socket. `dropped` is by the name of the error."""
+
+    def __init__(self, socket: str) -> None:
+        self.socket = socket
+        self.sent = 0
+        self.received = 0
+        self.dropped: Counter[str] = Counter()
+
+    def drop(self, error: Exception) -> None:
+        """Counts a message that was dropped for this error."""
+        kind = type(error).__name__
+        self.dropped[kind] += 1
+        if self.dropped[kind] == 1:
+            _log.warning("message dropped; further ones are counted", socket=self.socket, kind=kind, error=str(error))

@@ -1,0 +1,59 @@
+"""What a transport provides: sockets of four kinds. Sessions and messages are the business of the ports above it.
+
+A transport carries a header and a body from one socket to another, in order, with bounded queues. It decodes no
+body, and hands over a header without judging its version.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from actorlm.runtime.codec import Body
+from actorlm.runtime.header import Header
+from actorlm.runtime.mailbox import Mailbox
+from actorlm.runtime.tally import Tally
+from actorlm.wire import Message
+
+Receive = Callable[[bytes, Header, Body], None]
+"""Called with the route (empty but on a router), header and body of each message. Raises what is to be counted."""
+
+Connected = Callable[[bytes], None]
+"""Called with the route of each new connection, before its first message."""
+
+
+class Socket(Protocol):
+    """One socket of a transport."""
+
+    address: str
+    """Where others find it: the actual one, if a port was left to the system to choose."""
+
+    def send(self, header: Header, message: Message | None, route: bytes = b"", /) -> None:
+        """Hands a message to the transport. Never waits.
+
+        Raises PeerUnknown if the route leads nowhere, PeerFull at the bound, NotConnected before there is a
+        connection, and ProtocolError for a message that cannot be encoded.
+        """
+
+    def close(self, flush_s: float, /) -> None:
+        """Closes; the transport may go on for `flush_s` seconds to deliver what was sent."""
+
+
+class Transport(Protocol):
+    """Makes sockets, whose reading pauses while `mailbox` asks for it."""
+
+    tallies: list[Tally]
+    """One per socket."""
+
+    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive, connected: Connected) -> Socket:
+        """A router: many peers, both directions. Raises AddressUnusable."""
+
+    def dial(self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive) -> Socket:
+        """A dealer: one peer, both directions; connects now or when the peer comes, again and again."""
+
+    def pull(self, address: str, mailbox: Mailbox[object], receive: Receive) -> Socket:
+        """Receives only, from many. Raises AddressUnusable."""
+
+    def push(self, address: str) -> Socket:
+        """Sends only, to one."""
+
+    async def close(self) -> None:
+        """Ends everything; its sockets are closed already."""

@@ -1,0 +1,135 @@
+"""The network over ZeroMQ: `ipc://` on one host, `tcp://` between hosts. Plain sockets in the event loop.
+
+What the options are for: MANDATORY makes an unroutable message an error; HANDOVER lets a peer that reconnects take
+over its own route; IMMEDIATE keeps a dealer from queueing for a server that is not there; PROBE_ROUTER announces
+every new connection with an empty frame, so that a server knows of it before any message; MAXMSGSIZE ends the
+connection of whoever sends more; LINGER 0 leaves nothing behind but what `close` grants.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import zmq
+
+from actorlm.runtime.codec import MAX_MESSAGE_BYTES
+from actorlm.runtime.errors import AddressUnusable
+from actorlm.runtime.fingerprint import Fingerprint
+from actorlm.runtime.mailbox import Mailbox
+from actorlm.runtime.ports import TransportNetwork
+from actorlm.runtime.tally import Tally
+from actorlm.runtime.transport import Connected, Receive
+from actorlm.runtime.zeromq_socket import PlainSocket, ReadingSocket, SendingSocket
+
+HIGH_WATER = 1000
+HEARTBEAT_MS = 2_000
+HEARTBEAT_TIMEOUT_MS = 10_000
+LONGEST_RECONNECT_MS = 1_000
+
+
+class ZeroMQNetwork(TransportNetwork):
+    """See `network.Network`. `high_water` bounds each peer's queue, in messages, on each side of a connection."""
+
+    def __init__(
+        self, protocol: Fingerprint, *, high_water: int = HIGH_WATER, max_bytes: int = MAX_MESSAGE_BYTES
+    ) -> None:
+        super().__init__(protocol, ZeroMQTransport(high_water, max_bytes))
+
+
+class ZeroMQTransport:
+    """Implements `transport.Transport` with one context of its own."""
+
+    def __init__(self, high_water: int, max_bytes: int) -> None:
+        self.tallies: list[Tally] = []
+        self._high_water = high_water
+        self._max_bytes = max_bytes
+        self._context: zmq.Context[PlainSocket] = zmq.Context()
+
+    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive, connected: Connected) -> ReadingSocket:
+        """See `transport.Transport`."""
+        socket = self._socket(zmq.ROUTER, address)
+        socket.set(zmq.ROUTER_MANDATORY, 1)
+        socket.set(zmq.ROUTER_HANDOVER, 1)
+        bind(socket, address)
+        return ReadingSocket(
+            socket,
+            self._tally("router", socket),
+            self._max_bytes,
+            mailbox=mailbox,
+            receive=receive,
+            connected=connected,
+        )
+
+    def dial(self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive) -> ReadingSocket:
+        """See `transport.Transport`."""
+        socket = self._socket(zmq.DEALER, address)
+        socket.set(zmq.ROUTING_ID, route)
+        socket.set(zmq.PROBE_ROUTER, 1)
+        socket.set(zmq.IMMEDIATE, 1)
+        connect(socket, address)
+        return ReadingSocket(socket, self._tally("dealer", socket), self._max_bytes, mailbox=mailbox, receive=receive)
+
+    def pull(self, address: str, mailbox: Mailbox[object], receive: Receive) -> ReadingSocket:
+        """See `transport.Transport`."""
+        socket = self._socket(zmq.PULL, address)
+        bind(socket, address)
+        return ReadingSocket(socket, self._tally("pull", socket), self._max_bytes, mailbox=mailbox, receive=receive)
+
+    def push(self, address: str) -> SendingSocket:
+        """See `transport.Transport`."""
+        socket = self._socket(zmq.PUSH, address)
+        connect(socket, address)
+        return SendingSocket(socket, self._tally("push", socket), self._max_bytes)
+
+    async def close(self) -> None:
+        """See `transport.Transport`. Waits in a thread, because the context ends only when its sockets have."""
+        await asyncio.to_thread(self._context.term)
+
+    def _socket(self, kind: int, address: str) -> PlainSocket:
+        return open_socket(self._context, kind, address, self._high_water, self._max_bytes)
+
+    def _tally(self, kind: str, socket: PlainSocket) -> Tally:
+        tally = Tally(f"{kind} {endpoint(socket)}")
+        self.tallies.append(tally)
+        return tally
+
+
+def open_socket(
+    context: "zmq.Context[PlainSocket]", kind: int, address: str, high_water: int, max_bytes: int
+) -> PlainSocket:
+    """A socket with the options that all sockets of the plane share. `address` decides on those for the network."""
+    socket = context.socket(kind)
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.MAXMSGSIZE, max_bytes)
+    socket.set(zmq.SNDHWM, high_water)
+    socket.set(zmq.RCVHWM, high_water)
+    socket.set(zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MS)
+    if address.startswith("tcp:"):
+        socket.set(zmq.IPV6, int("[" in address))
+        socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    return socket
+
+
+def bind(socket: PlainSocket, address: str) -> None:
+    """Binds, or closes the socket and raises AddressUnusable."""
+    _attach(socket, socket.bind, address, "bound")
+
+
+def connect(socket: PlainSocket, address: str) -> None:
+    """Begins to connect, or closes the socket and raises AddressUnusable."""
+    _attach(socket, socket.connect, address, "connected to")
+
+
+def endpoint(socket: PlainSocket) -> str:
+    """The address that the socket was bound or connected to, with the port that the system chose."""
+    last = socket.get(zmq.LAST_ENDPOINT)
+    assert isinstance(last, bytes)
+    return last.rstrip(b"\0").decode()
+
+
+def _attach(socket: PlainSocket, attach: Callable[[str], object], address: str, what: str) -> None:
+    try:
+        attach(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        raise AddressUnusable(f"{address} cannot be {what}: {error}") from error

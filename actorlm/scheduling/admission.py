@@ -1,0 +1,36 @@
+"""What a replica refuses at once: requests that are malformed for it, and those that could never fit."""
+
+from actorlm.errors import BadRequest, ContextLengthExceeded
+from actorlm.scheduling.request import Request
+
+
+def check_admissible(request: Request, *, max_model_len: int, kv_capacity_tokens: int) -> None:
+    """Raises BadRequest for what cannot be served, ContextLengthExceeded for what leaves no room for one more token."""
+    _check_fields(request)
+    length = len(request.token_ids)
+    if length >= max_model_len:
+        raise ContextLengthExceeded(
+            f"the prompt has {length} tokens{_earlier(request)} and a sequence at most {max_model_len}, prompt and output; "
+            f"shorten the prompt to {max_model_len - 1}",
+            param="prompt",
+        )
+    if length > kv_capacity_tokens:
+        raise ContextLengthExceeded(
+            f"the prompt has {length} tokens{_earlier(request)} and the KV cache holds {kv_capacity_tokens}; "
+            "shorten the prompt, or raise kv_cache_tokens",
+            param="prompt",
+        )
+
+
+def _check_fields(request: Request) -> None:
+    if request.prompt_length == 0:
+        raise BadRequest("the prompt has no tokens; it needs at least one", param="prompt")
+    if request.priority != 0:
+        raise BadRequest(f"priority is {request.priority}; requests run as they arrive, leave it 0", param="priority")
+    wanted, generated = request.sampling.max_tokens, request.num_generated
+    if generated >= wanted:
+        raise BadRequest(f"max_tokens is {wanted} and {generated} are generated: none is left", param="max_tokens")
+
+
+def _earlier(request: Request) -> str:
+    return f", {request.num_generated} of them generated earlier," if request.num_generated else ""

@@ -1,0 +1,44 @@
+"""The scheduling policy: who runs next, and how a step's tokens are divided.
+
+- **Order of arrival, strictly.** Requests enter slots in the order in which they came; nobody is bypassed. A head that
+  finds no blocks waits for those who run, and whoever stands behind it waits with it. The wait is bounded: a running
+  request moves until it ends, and with nobody running every request that was accepted fits.
+- **Decodes first.** Every running decode gets its token in every step, so a gap between two tokens is one step of at
+  most `max_num_batched_tokens`. For that, no more requests run than a step has tokens.
+- **Prefills share the rest.** Oldest first, those that run and then those that wait: each takes at most half of what is
+  left; what nobody wants goes back to the oldest. So the oldest keeps half, and beside one long prefill a prompt that
+  fits a quarter of the rest is computed in the first step that has a slot and blocks for it.
+- **The youngest yields.** When a request needs a block and none is free, the one that arrived last is preempted: it
+  gives up its blocks, keeps its tokens, and is first in line again. The oldest never yields, so something always ends.
+- **Room to grow.** A request enters only if its known tokens fit and one free block is left for each that runs already;
+  else it would soon be preempted and its prefill lost. Nobody enters in a step that preempted.
+"""
+
+
+class Shares:
+    """Divides the tokens that one step has left for prefills. Ask in order of arrival."""
+
+    def __init__(self, tokens: int) -> None:
+        self.left = tokens
+        self._wanted: list[int] = []
+        self._granted: list[int] = []
+
+    def ask(self, tokens: int) -> None:
+        """One more prefill, with so many tokens to compute."""
+        granted = min(tokens, (self.left + 1) // 2)
+        self.left -= granted
+        self._wanted.append(tokens)
+        self._granted.append(granted)
+
+    def settle(self) -> list[int]:
+        """What each prefill gets, in the order in which they asked; 0 where the step had nothing left."""
+        for index, wanted in enumerate(self._wanted):
+            more = min(self.left, wanted - self._granted[index])
+            self._granted[index] += more
+            self.left -= more
+        return self._granted
+
+
+def may_enter(*, blocks: int, free: int, running: int) -> bool:
+    """Whether a request that takes so many free blocks may join those who run."""
+    return blocks + running <= free

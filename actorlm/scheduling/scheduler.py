@@ -1,0 +1,309 @@
+"""The scheduler of one replica: which tokens of which requests the next step computes, and in which KV blocks.
+
+Owns: all requests of the replica, its slots, its blocks. Takes requests and aborts, makes plans, and is told the tokens
+that a step sampled. Must not know: time, sockets, tensors, how many devices there are. The policy is told in policy.py.
+
+Every plan that is made must be applied, in order. Several may be in flight: a request then runs ahead of its known
+tokens, and one that ends keeps its slot and blocks until the last step that uses them has been applied.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from actorlm.config import BLOCK_SIZE, SchedulerConfig
+from actorlm.errors import BadRequest, Overloaded, ProtocolError
+from actorlm.messages.frontend import Finish
+from actorlm.scheduling.admission import check_admissible
+from actorlm.scheduling.blocks import BlockPool, blocks_for
+from actorlm.scheduling.plan import StepPlan
+from actorlm.scheduling.policy import Shares, may_enter
+from actorlm.scheduling.prefix import PrefixCache
+from actorlm.scheduling.request import Request, State
+
+
+class Sampled(NamedTuple):
+    """A request's new token, and whether the request ended with it."""
+
+    request: Request
+    token: int
+    finish: Finish
+
+
+class Scheduler:
+    """Plans the steps of one replica whose KV cache has `num_blocks` blocks of BLOCK_SIZE tokens."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *,
+        num_blocks: int,
+        max_model_len: int,
+        eos_token_ids: tuple[int, ...],
+        prefix_caching: bool,
+    ) -> None:
+        self._config = config
+        self._max_model_len = max_model_len
+        self._eos_token_ids = eos_token_ids
+        self._pool = BlockPool(num_blocks)
+        self._prefix = PrefixCache(self._pool) if prefix_caching else None
+        self._max_running = min(config.max_num_seqs, config.max_num_batched_tokens)
+        self._requests: dict[int, Request] = {}
+        self._waiting: OrderedDict[int, Request] = OrderedDict()
+        self._running: dict[int, Request] = {}
+        self._leaving: set[Request] = set()
+        self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
+        self._released_slots: list[int] = []
+        self._in_flight: deque[StepPlan] = deque()
+        self._arrivals = 0
+        self._steps = 0
+        self.num_preemptions = 0
+
+    @property
+    def running(self) -> int:
+        """Requests that hold a slot and go on."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a slot or blocks, preempted ones too."""
+        return len(self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is left that has not ended."""
+        return bool(self._requests)
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Plans that were made and not applied."""
+        return len(self._in_flight)
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens that all blocks together hold."""
+        return self._pool.num_blocks * BLOCK_SIZE
+
+    @property
+    def kv_used_tokens(self) -> int:
+        """Tokens that the blocks in use hold; cached blocks that nobody uses do not count."""
+        return self._pool.num_used * BLOCK_SIZE
+
+    @property
+    def prefix_queries(self) -> int:
+        """Tokens of all requests that were looked up in the prefix cache."""
+        return self._prefix.queries if self._prefix else 0
+
+    @property
+    def prefix_hits(self) -> int:
+        """Tokens of those that were found."""
+        return self._prefix.hits if self._prefix else 0
+
+    def add(self, request: Request) -> None:
+        """Accepts a request, which from now on ends exactly once: in `apply`, or in `abort`.
+
+        Raises BadRequest for an id that has not ended yet and for what cannot be served, ContextLengthExceeded for what
+        can never fit, and Overloaded when `max_waiting` requests wait beyond those that free slots will take.
+        """
+        if request.id in self._requests:
+            raise BadRequest(f"request {request.id} has not ended yet; abort it before its next attempt")
+        capacity = self.kv_capacity_tokens
+        check_admissible(request, max_model_len=self._max_model_len, kv_capacity_tokens=capacity)
+        if self.waiting >= self._config.max_waiting + self._max_running - self.running:
+            raise Overloaded(
+                f"{self.waiting} requests wait and max_waiting is {self._config.max_waiting}; try again later"
+            )
+        # The last token is never computed: a sequence may be one token longer than the cache.
+        request.limit(self._eos_token_ids, min(self._max_model_len, capacity + 1))
+        request.arrival = self._arrivals
+        self._arrivals += 1
+        self._requests[request.id] = self._waiting[request.id] = request
+
+    def abort(self, request_ids: Iterable[int]) -> list[int]:
+        """Ends requests in whatever phase they are; returns those that ended now. Unknown ids have ended before."""
+        ended = [request_id for request_id in dict.fromkeys(request_ids) if request_id in self._requests]
+        for request_id in ended:
+            self._end(self._requests[request_id])
+        return ended
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None when there is nothing to compute now. With none in flight, None means no work."""
+        step = StepPlan(self._steps)
+        preemptions = self.num_preemptions
+        prefills = self._plan_decodes(step)
+        self._plan_prefills(step, prefills, may_admit=preemptions == self.num_preemptions)
+        if not step.requests:
+            return None
+        step.released, self._released_slots = self._released_slots, []
+        self._steps += 1
+        self._in_flight.append(step)
+        return step
+
+    def _plan_decodes(self, step: StepPlan) -> list[Request]:
+        """Gives each running decode its row, and returns the prefills, oldest first."""
+        prefills = []
+        for request in list(self._running.values()):
+            unscheduled = request.num_unscheduled
+            if unscheduled > 1:
+                prefills.append(request)
+            elif unscheduled == 1 and request.state is State.RUNNING and self._has_room(request, step):
+                step.add_row(request, 1)
+        return [request for request in prefills if request.state is State.RUNNING]
+
+    def _has_room(self, request: Request, step: StepPlan) -> bool:
+        """Whether the request has a block for its next token, after having got one if it needs one."""
+        if request.num_scheduled < len(request.blocks) * BLOCK_SIZE:
+            return True
+        if not self._make_free(request):
+            return False
+        blocks = self._pool.take(1)
+        request.blocks += blocks
+        step.add_blocks(request, blocks)
+        return True
+
+    def _make_free(self, request: Request) -> bool:
+        """Preempts the youngest until a block is free. False if that is this request, or a step in flight uses it."""
+        while self._pool.num_free == 0:
+            youngest = next(reversed(self._running.values()))
+            if youngest.steps_in_flight:
+                return False
+            self._preempt(youngest)
+            if youngest is request:
+                return False
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        request.move(State.PREEMPTED)
+        self._vacate(request)
+        del self._running[request.id]
+        self._waiting[request.id] = request
+        self._waiting.move_to_end(request.id, last=False)
+        self.num_preemptions += 1
+
+    def _plan_prefills(self, step: StepPlan, prefills: list[Request], *, may_admit: bool) -> None:
+        """Divides the tokens that decodes have left among running prefills and those it admits."""
+        shares = Shares(self._config.max_num_batched_tokens - len(step.requests))
+        for request in prefills:
+            shares.ask(request.num_unscheduled)
+        while may_admit and shares.left and (admitted := self._admit(step)):
+            prefills.append(admitted)
+            shares.ask(admitted.num_unscheduled)
+        for request, count in zip(prefills, shares.settle(), strict=True):
+            if count:
+                step.add_row(request, count)
+
+    def _admit(self, step: StepPlan) -> Request | None:
+        """Lets the head of the queue enter a slot, with blocks for all its known tokens. None if it has to wait."""
+        if not self._waiting or not self._free_slots or self.running >= self._max_running:
+            return None
+        request = next(iter(self._waiting.values()))
+        cached = self._prefix.match(request) if self._prefix else []
+        fresh = blocks_for(len(request.token_ids)) - len(cached)
+        taken = fresh + self._pool.count_idle(cached)
+        if not may_enter(blocks=taken, free=self._pool.num_free, running=self.running):
+            return None
+        self._count_hits(request, len(cached) * BLOCK_SIZE)
+        self._pool.share(cached)
+        self._seat(request, cached, self._pool.take(fresh))
+        step.add_request(request)
+        return request
+
+    def _count_hits(self, request: Request, cached: int) -> None:
+        """Preempted requests find what they computed themselves; that is no saving."""
+        if self._prefix and request.state is State.WAITING:
+            self._prefix.queries += len(request.token_ids)
+            self._prefix.hits += cached
+            request.num_cached = min(cached, request.prompt_length)
+
+    def _seat(self, request: Request, cached: list[int], fresh: list[int]) -> None:
+        request.move(State.RUNNING)
+        request.slot = self._free_slots.pop()
+        request.blocks = cached + fresh
+        request.num_shareable = len(cached)
+        request.num_scheduled = request.num_computed = len(cached) * BLOCK_SIZE
+        del self._waiting[request.id]
+        self._running[request.id] = request
+
+    def apply(self, plan: StepPlan, tokens: Sequence[int]) -> list[Sampled]:
+        """Takes in what the oldest step in flight sampled: one token for each entry of `plan.sampled`.
+
+        Returns the tokens of requests that have not been aborted meanwhile. Raises ProtocolError for a wrong number.
+        """
+        if len(tokens) != len(plan.sampled):
+            raise ProtocolError(f"step {plan.step} returned {len(tokens)} tokens; it sampled {len(plan.sampled)}")
+        assert plan is self._in_flight[0], f"step {plan.step} is applied out of order"
+        self._in_flight.popleft()
+        self._note_computed(plan)
+        requests = plan.requests
+        return [
+            self._learn(requests[row], token)
+            for row, token in zip(plan.sampled, tokens, strict=True)
+            if requests[row].state is State.RUNNING
+        ]
+
+    def _note_computed(self, plan: StepPlan) -> None:
+        for request, count in zip(plan.requests, plan.counts, strict=True):
+            request.steps_in_flight -= 1
+            request.num_computed += count
+            if request.state is State.LEAVING:
+                if not request.steps_in_flight:
+                    self._leave(request)
+            elif self._prefix and request.num_computed >= (request.num_shareable + 1) * BLOCK_SIZE:
+                self._prefix.offer(request)
+
+    def _learn(self, request: Request, token: int) -> Sampled:
+        finish = request.learn(token)
+        if finish is not Finish.NOT_YET:
+            self._end(request)
+        return Sampled(request, token, finish)
+
+    def _end(self, request: Request) -> None:
+        """The request has ended for everybody outside; what a step in flight uses is kept for it."""
+        del self._requests[request.id]
+        if request.state is not State.RUNNING:
+            del self._waiting[request.id]
+            request.move(State.FINISHED)
+            return
+        del self._running[request.id]
+        request.move(State.LEAVING)
+        self._leaving.add(request)
+        if not request.steps_in_flight:
+            self._leave(request)
+
+    def _leave(self, request: Request) -> None:
+        self._leaving.remove(request)
+        self._vacate(request)
+        request.move(State.FINISHED)
+
+    def _vacate(self, request: Request) -> None:
+        """Gives back slot and blocks."""
+        self._pool.release(request.blocks)
+        self._free_slots.append(request.slot)
+        self._released_slots.append(request.slot)
+        request.forget_progress()
+
+    def check(self) -> None:
+        """Proves the accounts of blocks, slots and queues. Raises AssertionError."""
+        seated = [*self._running.values(), *self._leaving]
+        self._pool.check([request.blocks for request in seated])
+        slots = [request.slot for request in seated] + self._free_slots
+        assert sorted(slots) == list(range(self._config.max_num_seqs)), f"slots {sorted(slots)}"
+        assert self._requests.keys() == self._running.keys() | self._waiting.keys(), "a request is lost"
+        assert self.running + self.waiting == len(self._requests), "a request waits and runs"
+        assert self.running <= self._max_running, f"{self.running} run"
+        in_order = [request.arrival for request in (*self._running.values(), *self._waiting.values())]
+        assert in_order == sorted(in_order), f"not in order of arrival: {in_order}"
+        for request in self._waiting.values():
+            assert request.state in (State.WAITING, State.PREEMPTED), request
+            assert not request.blocks, request
+        for request in seated:
+            self._check_seated(request)
+
+    def _check_seated(self, request: Request) -> None:
+        in_flight = sum(request in step.requests for step in self._in_flight)
+        assert request.state is (State.LEAVING if request in self._leaving else State.RUNNING), request
+        assert in_flight == request.steps_in_flight, request
+        assert request.state is State.RUNNING or in_flight, request
+        assert request.num_computed <= request.num_scheduled <= len(request.blocks) * BLOCK_SIZE, request
+        assert request.num_scheduled <= len(request.token_ids) + request.num_pending, request
+        assert in_flight or (request.num_computed == request.num_scheduled and not request.num_pending), request

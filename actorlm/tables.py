@@ -1,0 +1,70 @@
+"""Tables that commands print."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.config import Config
+from actorlm.messages.operator import TreeDescribed
+from actorlm.topology import PlannedProcess, Topology
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def print_plan(topology: Topology, config: Config, model: ModelDescription) -> None:
+    """The planned processes, their sockets, and the memory of weights and KV caches."""
+    console = Console()
+    table = _table("process", "role", "replica", "rank", "device", "binds", "connects", "weights + KV, MiB")
+    table.add_row("supervisor", "supervisor", "", "", "", "supervisor", "", "")
+    for process in topology.processes:
+        table.add_row(*_planned_row(process))
+    console.print(table)
+    console.print(f"model    {model.name}: {model.architecture}, {model.num_parameters:,} parameters, {model.path or 'built in'}")
+    console.print(f"http     {config.http.host}:{config.http.port}, shared by {config.http.frontends} frontend(s)")
+    console.print(f"sockets  {topology.address('NAME')}, in a private directory made at the start")
+    console.print(f"KV cache {topology.kv_cache_tokens:,} tokens a replica; executor {topology.executor}")
+    console.print(f"memory   {topology.memory_bytes >> 20:,} MiB of weights and KV caches")
+
+
+def _planned_row(process: PlannedProcess) -> tuple[str, ...]:
+    in_replica = process.role in ("engine", "worker")
+    return (
+        process.name,
+        process.role,
+        str(process.index) if in_replica else "",
+        "" if process.rank is None else str(process.rank),
+        process.device or "",
+        "\n".join(process.binds),
+        "\n".join(process.connects),
+        f"{process.memory_bytes >> 20:,}" if process.memory_bytes else "",
+    )
+
+
+def print_trees(trees: Sequence[tuple[Path, TreeDescribed | str]]) -> int:
+    """The running trees; returns the exit status, 1 if there is none."""
+    console = Console()
+    if not trees:
+        console.print("no tree is running")
+        return 1
+    for directory, tree in trees:
+        if isinstance(tree, str):
+            console.print(f"{directory}: {tree}")
+            continue
+        console.print(f"{tree.url}  {tree.model}  {tree.state}  {directory}")
+        table = _table("actor", "role", "pid", "state", "restarts", "mailbox", "memory, MiB", "up, s")
+        for row in tree.actors:
+            table.add_row(
+                row.name, row.role, str(row.pid or ""), row.state, str(row.restarts),
+                str(row.mailbox_depth), str(row.memory_mib), f"{row.uptime_s:.0f}",
+            )  # fmt: skip
+        console.print(table)
+    return 0

@@ -1,0 +1,61 @@
+"""Text deltas on their way to one frontend, one row a request.
+
+What cannot be sent yet is merged with what comes after it, so that a frontend that is slow costs memory in proportion
+to its open requests and loses nothing.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from actorlm.messages.frontend import Finish, TextDelta
+from actorlm.wire import int32, int64
+
+
+@dataclass(slots=True)
+class _Row:
+    attempt: int
+    cached: int
+    finish: Finish = Finish.NOT_YET
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    texts: list[str] = field(default_factory=list)
+
+
+class DeltaBatch:
+    """The deltas that one frontend has not been sent."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, _Row] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def add(self, request: int, attempt: int, ids: Sequence[int], text: str, finish: Finish, cached: int) -> None:
+        """Appends to the row of `request`. A newer attempt replaces an older one's row."""
+        row = self._rows.get(request)
+        if row is None or row.attempt < attempt:
+            row = self._rows[request] = _Row(attempt, cached)
+        row.ids.extend(ids)
+        row.texts.append(text)
+        row.finish = finish
+
+    def drop(self, request: int) -> None:
+        """Forgets a request that its frontend has closed."""
+        self._rows.pop(request, None)
+
+    def clear(self) -> None:
+        """Everything has been sent."""
+        self._rows.clear()
+
+    def message(self) -> TextDelta:
+        """All rows as one message."""
+        rows = self._rows.values()
+        return TextDelta(
+            requests=int64(self._rows),
+            attempts=int32(row.attempt for row in rows),
+            counts=int32(len(row.ids) for row in rows),
+            tokens=b"".join(row.ids.tobytes() for row in rows),
+            texts=tuple("".join(row.texts) for row in rows),
+            finishes=bytes(row.finish for row in rows),
+            cached=int32(row.cached for row in rows),
+        )

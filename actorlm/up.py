@@ -1,0 +1,193 @@
+"""`actorlm up`: find the model, plan the tree, check what can be checked before anything starts, then supervise.
+
+Everything that can be wrong with options, model, port and memory is found here, in seconds, in the supervisor's process.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from actorlm.actors.supervisor import TICK_S, Supervisor
+from actorlm.checkpoint.describe import describe
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.checkpoint.pull import pulled_path
+from actorlm.checkpoint.resolve import resolve
+from actorlm.config import Config
+from actorlm.errors import ConfigError, ModelError
+from actorlm.instance import Instance
+from actorlm.launch import MAILBOX_CAPACITY, Specification
+from actorlm.messages.catalog import INBOXES, protocol
+from actorlm.runtime.child import ChildProcess
+from actorlm.runtime.identity import this_process
+from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.supervision import Child, RestartPolicy, Supervision
+from actorlm.runtime.zeromq import ZeroMQNetwork
+from actorlm.screen import Screen
+from actorlm.topology import ITEM_SIZE, ModelSize, Role, Topology, plan
+
+BACKLOG = 2048
+
+Progress = Callable[[str, int, int], None]
+
+
+def find_model(config: Config, progress: Progress) -> ModelDescription:
+    """The model of these options, fetched if need be."""
+    resolved = resolve(config.model.path, null=config.model.model_impl == "null", progress=progress)
+    return describe(
+        resolved, served_model_name=config.model.served_model_name, max_model_len=config.model.max_model_len
+    )
+
+
+def describe_present(config: Config) -> ModelDescription:
+    """Like `find_model`, for a command that fetches nothing. Raises ModelError if the default model is not there yet."""
+
+    def absent(name: str, **_: object) -> Path:
+        path = pulled_path(name)
+        if not path.exists():
+            raise ModelError(f"{name} is not in the cache yet; fetch it with `actorlm pull {name}`")
+        return path
+
+    resolved = resolve(
+        config.model.path, null=config.model.model_impl == "null", progress=lambda *_: None, pull_model=absent
+    )
+    return describe(
+        resolved, served_model_name=config.model.served_model_name, max_model_len=config.model.max_model_len
+    )
+
+
+def plan_tree(config: Config, model: ModelDescription, directory: str) -> Topology:
+    """The topology of this model on this machine. Starts nothing."""
+    item_size = ITEM_SIZE[config.model.dtype]
+    size = ModelSize(
+        num_parameters=model.num_parameters,
+        kv_bytes_per_token=model.kv_bytes_per_token(item_size),
+        max_model_len=model.max_model_len,
+    )
+    return plan(config, size, directory=directory, free_bytes=psutil.virtual_memory().available)
+
+
+def run_tree(config: Config) -> int:
+    """Runs a whole tree in the foreground; returns the exit status. Raises ActorlmError for what never started."""
+    screen = Screen()
+    listener = listen(config)
+    try:
+        model = find_model(config, screen.bar)
+        instance = Instance.create()
+        try:
+            topology = plan_tree(config, model, str(instance.directory))
+            return _supervise(config, model, topology, listener, screen)
+        finally:
+            instance.close()
+    finally:
+        screen.close()
+        listener.close()
+
+
+def listen(config: Config) -> socket.socket:
+    """The HTTP socket, held by the supervisor so that frontends share it and a restart refuses nobody."""
+    host, port = config.http.host, config.http.port
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {url(host, port)}: {error.strerror or error}; choose another --host or --port"
+        ) from None
+    sock.setblocking(False)
+    return sock
+
+
+def url(host: str, port: int) -> str:
+    """The service's address as a URL."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _supervise(
+    config: Config, model: ModelDescription, topology: Topology, listener: socket.socket, screen: Screen
+) -> int:
+    import uvloop  # noqa: PLC0415 - `plan` and `--help` do without
+
+    supervisor: Supervisor = uvloop.run(_run(config, model, topology, listener, screen))
+    if supervisor.cause:
+        screen.line(f"actorlm: {supervisor.cause}")
+    return supervisor.status
+
+
+async def _run(
+    config: Config, model: ModelDescription, topology: Topology, listener: socket.socket, screen: Screen
+) -> Supervisor:
+    mailbox: Mailbox[Any] = Mailbox(Role.SUPERVISOR, MAILBOX_CAPACITY, Overflow.PAUSE)
+    network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY)
+    server = network.serve(
+        topology.address(Role.SUPERVISOR),
+        identity=this_process(Role.SUPERVISOR, Role.SUPERVISOR),
+        mailbox=mailbox,
+        inbox=INBOXES[Role.SUPERVISOR],
+        admits=tuple(Role),
+    )
+    address = url(config.http.host, listener.getsockname()[1])
+    supervisor = Supervisor(
+        mailbox,
+        server=server,
+        supervision=_supervision(config, topology),
+        spawn=_spawner(config, model, topology, listener),
+        screen=screen,
+        model=model.name,
+        url=address,
+        ready_text=_ready_text(config, model, topology, address),
+        drain_timeout_s=config.supervision.drain_timeout_s,
+    )
+    try:
+        await supervisor.supervise()
+    finally:
+        await network.close()
+    return supervisor
+
+
+def _ready_text(config: Config, model: ModelDescription, topology: Topology, address: str) -> str:
+    replicas = f" in each of {config.parallel.data} replicas" if config.parallel.data > 1 else ""
+    return f"{address} serves {model.name}, KV cache of {topology.kv_cache_tokens:,} tokens{replicas}"
+
+
+def _supervision(config: Config, topology: Topology) -> Supervision:
+    options = config.supervision
+    policy = RestartPolicy(
+        max_restarts=options.max_restarts,
+        silence_ticks=int(options.heartbeat_timeout_s / TICK_S),
+        start_timeout_s=options.start_timeout_s,
+    )
+    return Supervision.of([Child(planned.name, planned.role, planned.group) for planned in topology.processes], policy)
+
+
+def _spawner(
+    config: Config, model: ModelDescription, topology: Topology, listener: socket.socket
+) -> Callable[[str, int], ChildProcess]:
+    processes = {process.name: process for process in topology.processes}
+    # Keep the environment readable to others: process titles must not overwrite it. Idle threads must not spin.
+    environment = {**os.environ, "SPT_NOENV": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false"}
+
+    def spawn(name: str, incarnation: int) -> ChildProcess:
+        process = processes[name]
+        sockets = [listener] if process.role == Role.FRONTEND else []
+        specification = Specification(
+            process=process,
+            incarnation=incarnation,
+            topology=topology,
+            config=config,
+            model=model,
+            listener=listener.fileno() if sockets else None,
+        )
+        return ChildProcess.spawn(
+            ["actorlm.process", name], msgspec.json.encode(specification), environment, sockets
+        )
+
+    return spawn

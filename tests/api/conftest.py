@@ -1,0 +1,159 @@
+"""A backend without a tree, and the two ways to talk to the API: in the loop, and over a real socket."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from actorlm.api.app import create_app
+from actorlm.api.ports import Delta, Limits, Submission
+from actorlm.api.server import HttpServer
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.config import HttpConfig
+from actorlm.errors import ActorlmError, ContextLengthExceeded
+from actorlm.messages.actor import TreeState
+
+VOCAB_SIZE = 257
+BOS = 256
+CONTEXT = 64
+WORDS = ("Hel", "lo", ", ", "wör", "ld", "!")
+
+
+class FakeGeneration:
+    """Each step gives one word to every choice that goes on. `hold` stops it before that many steps."""
+
+    def __init__(self, backend: "FakeBackend", submissions: Sequence[Submission]) -> None:
+        self.backend = backend
+        self.submissions = submissions
+        self.steps = 0
+        self.aborted = asyncio.Event()
+        self.finished: set[int] = set()
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        await self._step_allowed()
+        if self.aborted.is_set() or len(self.finished) == len(self.submissions):
+            raise StopAsyncIteration
+        if self.backend.fail_at is not None and self.steps == self.backend.fail_at[0]:
+            raise self.backend.fail_at[1]
+        step, self.steps = self.steps, self.steps + 1
+        going_on = [i for i in range(len(self.submissions)) if i not in self.finished]
+        return [self._delta(choice, step) for choice in going_on]
+
+    async def _step_allowed(self) -> None:
+        await asyncio.sleep(0)
+        while self.steps in self.backend.hold and not self.aborted.is_set():
+            await asyncio.sleep(0.005)
+
+    def _delta(self, choice: int, step: int) -> Delta:
+        submission = self.submissions[choice]
+        words = self.backend.words(submission)
+        finish = "length" if step + 1 >= submission.sampling.max_tokens else None
+        if step + 1 >= len(words) and not submission.sampling.ignore_eos:
+            finish = "stop"
+        if finish:
+            self.finished.add(choice)
+        return Delta(choice, words[step % len(words)], 1, finish, self.backend.cached_tokens)
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+class FakeBackend:
+    """Bytes are token ids; answers are WORDS."""
+
+    def __init__(self) -> None:
+        self.model = ModelDescription(
+            path="", format="bytes", name="fake", architecture="none", vocab_size=VOCAB_SIZE,
+            max_model_len=CONTEXT, bos_token_id=BOS, eos_token_ids=(),
+        )  # fmt: skip
+        self.served_name = "org/fake"
+        self.created = 1_700_000_000
+        self.state = TreeState.READY
+        self.limits = Limits(CONTEXT, 8)
+        self.bos = [BOS]
+        self.cached_tokens = 0
+        self.words: Callable[[Submission], Sequence[str]] = lambda _: WORDS
+        self.hold: set[int] = set()
+        self.fail_at: tuple[int, Exception] | None = None
+        self.refusal: ActorlmError | None = None
+        self.generations: list[FakeGeneration] = []
+        self.conversations: list[Sequence[dict[str, Any]]] = []
+        self.trace_ids: list[str] = []
+
+    @property
+    def submissions(self) -> list[Submission]:
+        return [one for generation in self.generations for one in generation.submissions]
+
+    def submit(self, submissions: Sequence[Submission], trace_id: str) -> FakeGeneration:
+        if self.refusal is not None:
+            raise self.refusal
+        self.trace_ids.append(trace_id)
+        self.generations.append(FakeGeneration(self, submissions))
+        return self.generations[-1]
+
+    async def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        await asyncio.sleep(0)
+        if any(len(text) > 100 * CONTEXT for text in texts):
+            raise ContextLengthExceeded("the text is too long in any case")
+        return [(self.bos if add_special_tokens else []) + list(text.encode()) for text in texts]
+
+    async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return bytes(one for one in ids if one != BOS).decode(errors="replace")
+
+    async def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        self.conversations.append(messages)
+        return (await self.encode(["".join(one["content"] for one in messages)], add_special_tokens=True))[0]
+
+    async def metrics(self) -> bytes:
+        return b"actorlm:num_requests_running 0\n"
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return FakeBackend()
+
+
+def make_client(backend: FakeBackend, config: HttpConfig | None = None, **options: Any) -> httpx.AsyncClient:
+    app = create_app(backend, config or HttpConfig(), **options)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
+
+
+@pytest.fixture
+async def client(backend: FakeBackend) -> AsyncIterator[httpx.AsyncClient]:
+    async with make_client(backend) as one:
+        yield one
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[str]:
+    """The address of `app` on a socket of its own."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+        server = HttpServer(app, sock)
+        await server.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            await server.stop(0.2)
+
+
+@pytest.fixture
+async def address(backend: FakeBackend) -> AsyncIterator[str]:
+    async with serving(create_app(backend, HttpConfig())) as one:
+        yield one
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"model": "org/fake", "messages": [{"role": "user", "content": "Hi"}], **fields}
+
+
+def text(**fields: Any) -> dict[str, Any]:
+    return {"model": "org/fake", "prompt": "Hi", **fields}

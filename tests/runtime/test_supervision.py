@@ -1,0 +1,126 @@
+"""The supervisor's decisions, event by event."""
+
+import pytest
+
+from actorlm.runtime.supervision import (
+    AnnounceLost, Child, ChildState, GiveUp, KillChild, RestartPolicy, StartChild, Supervision, TreeMoved,
+)  # fmt: skip
+
+POLICY = RestartPolicy(max_restarts=2, silence_ticks=20, start_timeout_s=10.0)
+
+
+@pytest.fixture
+def tree():
+    children = [
+        Child("worker-0-0", "worker", "engine-0"),
+        Child("engine-0", "engine", "engine-0"),
+        Child("worker-1-0", "worker", "engine-1"),
+        Child("engine-1", "engine", "engine-1"),
+        Child("balancer", "balancer", "balancer"),
+    ]
+    return Supervision.of(children, POLICY)
+
+
+def _all_ready(tree):
+    tree.start(0.0)
+    effects = [effect for child in tree.children.values() for effect in tree.ready(child.name, child.incarnation)]
+    assert effects[-1] == TreeMoved(complete=True, serving=True, missing=())
+
+
+def _kinds(effects, kind):
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def _restart(tree, name, now):
+    """Lets a child die and its group come back."""
+    for effect in _kinds(tree.exited(name, "x", now), KillChild):
+        tree.exited(effect.name, "killed", now)
+    started = _kinds(tree.tick(now + 10), StartChild)
+    for effect in started:
+        tree.ready(effect.name, effect.incarnation)
+    return started
+
+
+def test_starts_all_in_order(tree):
+    assert [effect.name for effect in tree.start(0.0)] == list(tree.children)
+
+
+def test_a12_a_death_before_readiness_takes_the_tree_down_with_its_cause(tree):
+    tree.start(0.0)
+    tree.ready("balancer", 1)
+    effects = tree.exited("engine-0", "engine-0: no such file", 1.0)
+    assert _kinds(effects, GiveUp) == [GiveUp("engine-0: no such file")]
+    assert _kinds(tree.exited("worker-0-0", "killed", 1.1), GiveUp) == [], "the first cause only"
+
+
+def test_a12_a_start_that_takes_too_long_names_who_is_missing(tree):
+    tree.start(0.0)
+    tree.ready("balancer", 1)
+    assert tree.tick(9.0) == []
+    [effect] = tree.tick(10.5)
+    assert "worker-0-0, engine-0, worker-1-0, engine-1" in effect.cause
+
+
+def test_a_replica_restarts_as_one_and_others_never_notice(tree):
+    _all_ready(tree)
+    effects = tree.exited("worker-0-0", "killed", 100.0)
+    assert effects[0] == AnnounceLost("worker-0-0", "worker", 1)
+    assert effects[1] == TreeMoved(complete=False, serving=True, missing=("worker-0-0",))
+    assert [effect.name for effect in _kinds(effects, KillChild)] == ["engine-0"]
+    assert _kinds(tree.tick(200.0), StartChild) == [], "not before all of the group have ended"
+    tree.exited("engine-0", "killed", 100.1)
+    assert tree.tick(200.0) == [StartChild("worker-0-0", 2), StartChild("engine-0", 2)]
+    assert tree.children["engine-1"].state is ChildState.READY
+
+
+def test_a02_a_role_without_a_ready_child_is_not_serving(tree):
+    _all_ready(tree)
+    [moved] = _kinds(tree.exited("balancer", "killed", 0.0), TreeMoved)
+    assert not moved.serving
+
+
+def test_restarts_pause_longer_each_time(tree):
+    _all_ready(tree)
+    tree.exited("balancer", "x", 100.0)
+    assert tree.tick(100.05) == []
+    assert tree.tick(100.11) == [StartChild("balancer", 2)]
+    tree.ready("balancer", 2)
+    tree.exited("balancer", "x", 101.0)
+    assert tree.tick(101.15) == []
+    assert tree.tick(101.21) == [StartChild("balancer", 3)]
+
+
+def test_a03_too_many_deaths_within_the_window_end_the_tree(tree):
+    _all_ready(tree)
+    _restart(tree, "balancer", 100.0)
+    _restart(tree, "engine-1", 110.0)
+    [effect] = _kinds(tree.exited("balancer", "balancer: killed by SIGKILL", 120.0), GiveUp)
+    assert effect.cause.startswith("balancer: killed by SIGKILL; 3 deaths")
+
+
+def test_old_deaths_are_forgiven(tree):
+    _all_ready(tree)
+    for now in (0.0, 100.0, 200.0, 300.0):
+        assert [effect.name for effect in _restart(tree, "balancer", now)] == ["balancer"]
+
+
+def test_a_silent_child_is_killed_by_ticks_not_by_time(tree):
+    _all_ready(tree)
+    for tick in range(19):
+        assert tree.tick(1000.0 * tick) == []
+        for name in ("engine-0", "engine-1", "worker-0-0", "worker-1-0"):
+            tree.heard(name)
+    assert tree.tick(1.0) == [KillChild("balancer", "silent for 20 ticks")]
+
+
+def test_a_starting_child_may_be_silent(tree):
+    tree.start(0.0)
+    assert not any(tree.tick(1.0) for _ in range(100))
+
+
+def test_readiness_of_an_earlier_life_is_not_believed(tree):
+    _all_ready(tree)
+    tree.exited("balancer", "x", 0.0)
+    tree.tick(1.0)
+    assert tree.ready("balancer", 1) == []
+    assert tree.children["balancer"].state is ChildState.STARTING

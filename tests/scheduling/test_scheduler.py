@@ -1,0 +1,262 @@
+import pytest
+
+from actorlm.errors import BadRequest, ContextLengthExceeded, Overloaded, ProtocolError
+from actorlm.messages.frontend import Finish
+from actorlm.scheduling.request import State
+
+
+def ids(plan) -> list[int]:
+    return [request.id for request in plan.requests]
+
+
+def test_an_idle_scheduler_plans_nothing(new_replica):
+    scheduler = new_replica().scheduler
+    assert scheduler.plan() is None
+    assert not scheduler.has_work
+    assert scheduler.abort([1, 2]) == []
+
+
+def test_a_request_is_prefilled_then_decoded(new_replica):
+    replica = new_replica(budget=16)
+    replica.add(1, range(20), max_tokens=3)
+    rows = []
+    while (plan := replica.step()) is not None:
+        rows.append((plan.starts, plan.counts, plan.sampled))
+    assert rows == [([0], [16], []), ([16], [4], [0]), ([20], [1], [0]), ([21], [1], [0])]
+    assert replica.finishes == {1: Finish.LENGTH}
+    replica.check_idle()
+
+
+def test_steps_are_numbered_from_zero_without_gaps(new_replica):
+    replica = new_replica()
+    numbers = []
+    for request_id in range(2):
+        replica.add(request_id, [1], max_tokens=2)
+        numbers += [plan.step for plan in iter(replica.step, None)]
+    assert numbers == [0, 1, 2, 3]
+
+
+def test_a_new_request_joins_those_that_run(new_replica):
+    replica = new_replica()
+    replica.add(1, [1, 2, 3])
+    replica.step()
+    replica.add(2, [4, 5])
+    plan = replica.step()
+    assert (ids(plan), plan.starts, plan.counts) == ([1, 2], [3, 0], [1, 2])
+
+
+def test_released_slots_travel_with_the_next_step(new_replica):
+    replica = new_replica(max_num_seqs=1)
+    replica.add(1, [1], max_tokens=1)
+    replica.add(2, [2], max_tokens=1)
+    first, second = replica.step(), replica.step()
+    assert (first.released, first.slots) == ([], [0])
+    assert (second.released, second.slots) == ([0], [0])
+
+
+def test_numbers_for_metrics(new_replica):
+    replica = new_replica(num_blocks=8, max_num_seqs=1)
+    replica.add(1, range(20))
+    replica.add(2, range(20))
+    scheduler = replica.scheduler
+    assert (scheduler.running, scheduler.waiting, scheduler.kv_used_tokens) == (0, 2, 0)
+    replica.start_step()
+    assert (scheduler.running, scheduler.waiting, scheduler.kv_used_tokens) == (1, 1, 32)
+    assert (scheduler.steps_in_flight, scheduler.kv_capacity_tokens) == (1, 128)
+    replica.run()
+    assert (scheduler.prefix_queries, scheduler.prefix_hits) == (40, 16)
+    assert replica.requests[2].num_cached == 16
+    assert not scheduler.has_work
+
+
+def test_without_prefix_caching_nothing_is_shared(new_replica):
+    replica = new_replica(prefix_caching=False, max_num_seqs=1)
+    replica.add(1, range(40), max_tokens=1)
+    replica.add(2, range(40), max_tokens=1)
+    replica.run()
+    assert replica.worker.tokens_computed == 80
+    assert replica.scheduler.prefix_queries == replica.requests[2].num_cached == 0
+
+
+def test_equal_prefixes_are_computed_once(new_replica):
+    replica = new_replica()
+    replica.add(1, range(40), max_tokens=1)
+    replica.step()
+    replica.add(2, range(40), max_tokens=1)
+    replica.run()
+    assert replica.worker.tokens_computed == 40 + 8
+    assert replica.requests[2].num_cached == 32
+
+
+def test_a_resumed_request_goes_on_where_it_was(new_replica):
+    replica = new_replica()
+    prompt = list(range(30))
+    replica.add(1, prompt, max_tokens=20)
+    for _ in range(8):
+        replica.step()
+    replica.abort(1)
+    output = list(replica.outputs[1])
+    request = replica.add(1, prompt, max_tokens=20, generated=output, attempt=1)
+    replica.run()
+    assert len(replica.outputs[1]) == 20
+    assert request.num_cached <= request.prompt_length
+    replica.check_idle()
+
+
+@pytest.mark.parametrize("phase", ["waiting", "prefill", "decode", "preempted"])
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_an_abort_ends_every_phase(new_replica, phase, in_flight):
+    replica = new_replica(num_blocks=4, max_num_seqs=1 if phase == "waiting" else 4, budget=16)
+    replica.add(1, range(16), max_tokens=40)
+    request = replica.add(2, range(20), max_tokens=40)
+    expected = {
+        "waiting": (State.WAITING, 0),
+        "prefill": (State.RUNNING, 0),
+        "decode": (State.RUNNING, 1),
+        "preempted": (State.PREEMPTED, 1),
+    }[phase]
+    while (request.state, min(request.num_generated, 1)) != expected or (
+        phase == "prefill" and not request.num_computed
+    ):
+        assert replica.step() is not None
+    if in_flight:
+        replica.start_step()
+    assert replica.abort(2) == [2]
+    assert replica.abort(2) == []
+    replica.scheduler.check()
+    while replica.in_flight:
+        replica.end_step()
+    assert request.state is State.FINISHED
+    replica.run()
+    assert replica.finishes == {1: Finish.LENGTH, 2: Finish.ABORT}
+    replica.check_idle()
+
+
+def test_a_step_in_flight_keeps_slot_and_blocks(new_replica):
+    replica = new_replica(max_num_seqs=1)
+    replica.add(1, range(20), max_tokens=5)
+    replica.start_step()
+    replica.abort(1)
+    assert replica.requests[1].state is State.LEAVING
+    assert replica.scheduler.kv_used_tokens == 32
+    assert not replica.scheduler.has_work
+    replica.add(1, range(20), max_tokens=5, attempt=1)
+    assert replica.start_step() is None
+    replica.end_step()
+    assert replica.outputs[1] == []
+    assert replica.scheduler.kv_used_tokens == 0
+    replica.run()
+    replica.check_idle()
+
+
+def test_a_request_that_stops_under_a_second_step_keeps_its_blocks_for_it(new_replica):
+    replica = new_replica(eos=tuple(range(97)))
+    request = replica.add(1, range(20), max_tokens=5)
+    replica.start_step()
+    replica.start_step()
+    assert request.num_pending == 2
+    replica.end_step()
+    assert replica.finishes == {1: Finish.STOP}
+    assert (request.state, replica.scheduler.kv_used_tokens) == (State.LEAVING, 32)
+    replica.end_step()
+    assert (request.state, replica.scheduler.kv_used_tokens) == (State.FINISHED, 0)
+
+
+def test_no_step_goes_beyond_the_last_token(new_replica):
+    replica = new_replica()
+    replica.add(1, range(20), max_tokens=2)
+    assert replica.start_step() is not None
+    assert replica.start_step() is not None
+    assert replica.start_step() is None
+
+
+def test_the_youngest_yields_and_is_first_in_line(new_replica):
+    replica = new_replica(num_blocks=6, max_num_seqs=2)
+    for request_id in (1, 2, 3):
+        replica.add(request_id, [request_id] * 16, max_tokens=60)
+    while not replica.scheduler.num_preemptions:
+        replica.step()
+    states = [replica.requests[request_id].state for request_id in (1, 2, 3)]
+    assert states == [State.RUNNING, State.PREEMPTED, State.WAITING]
+    replica.run()
+    assert list(replica.finishes) == [1, 2, 3]
+    replica.check_idle()
+
+
+def test_what_was_computed_before_a_preemption_is_no_cache_hit(new_replica):
+    replica = new_replica(num_blocks=6, max_num_seqs=2)
+    replica.add(1, [1] * 16, max_tokens=60)
+    replica.add(2, [2] * 16, max_tokens=60)
+    replica.run()
+    assert replica.scheduler.num_preemptions > 0
+    assert (replica.scheduler.prefix_queries, replica.scheduler.prefix_hits) == (32, 0)
+    assert replica.requests[2].num_cached == 0
+
+
+def test_no_more_run_than_a_step_has_tokens(new_replica):
+    replica = new_replica(num_blocks=64, max_num_seqs=8, budget=3)
+    for request_id in range(8):
+        replica.add(request_id, [request_id], max_tokens=30)
+    for _ in range(12):
+        replica.step()
+    assert replica.scheduler.running == 3
+    replica.run()
+    replica.check_idle()
+
+
+def test_the_queue_is_bounded(new_replica):
+    replica = new_replica(max_num_seqs=2, max_waiting=3)
+    for request_id in range(5):
+        replica.add(request_id, [1])
+    with pytest.raises(Overloaded, match="5 requests wait and max_waiting is 3"):
+        replica.add(5, [1])
+    replica.step()
+    with pytest.raises(Overloaded, match="3 requests wait and max_waiting is 3"):
+        replica.add(5, [1])
+    replica.abort(4)
+    replica.add(5, [1])
+    replica.run()
+    replica.check_idle()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "error", "message"),
+    [
+        (range(64), {}, ContextLengthExceeded, "64 tokens and a sequence at most 64"),
+        (range(60), {"generated": range(4), "attempt": 1}, ContextLengthExceeded, "64 tokens, 4 of them generated"),
+        (range(49), {}, ContextLengthExceeded, "49 tokens and the KV cache holds 48"),
+        ([], {}, BadRequest, "no tokens"),
+        ([1], {"max_tokens": 0}, BadRequest, "max_tokens is 0"),
+        ([1], {"max_tokens": 2, "generated": [5, 6], "attempt": 1}, BadRequest, "max_tokens is 2 and 2 are generated"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(new_replica, prompt, options, error, message):
+    replica = new_replica(num_blocks=3, max_model_len=64)
+    with pytest.raises(error, match=message):
+        replica.add(1, prompt, **options)
+    assert not replica.scheduler.has_work
+
+
+def test_an_id_is_taken_once(new_replica):
+    replica = new_replica()
+    replica.add(1, [1])
+    with pytest.raises(BadRequest, match="request 1 has not ended"):
+        replica.add(1, [2])
+
+
+def test_a_step_must_return_its_tokens(new_replica):
+    replica = new_replica()
+    replica.add(1, [1])
+    plan = replica.start_step()
+    with pytest.raises(ProtocolError, match="step 0 returned 2 tokens; it sampled 1"):
+        replica.scheduler.apply(plan, [1, 2])
+    replica.run()
+
+
+def test_steps_are_applied_in_order(new_replica):
+    replica = new_replica()
+    replica.add(1, [1])
+    replica.start_step()
+    second = replica.start_step()
+    with pytest.raises(AssertionError, match="step 1 is applied out of order"):
+        replica.scheduler.apply(second, [1])
