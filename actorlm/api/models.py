@@ -24,7 +24,7 @@ def model_routes(backend: Backend) -> list[HTTPRouteHandler]:
         summary="List the models",
     )
     async def list_models() -> ModelList:
-        return ModelList([served(backend)])
+        return ModelList("list", [served(backend)])
 
     @get(
         "/v1/models/{model:path}",
@@ -42,4 +42,4 @@ def model_routes(backend: Backend) -> list[HTTPRouteHandler]:
 
 def served(backend: Backend) -> Model:
     """The one model."""
-    return Model(backend.served_name, backend.created, backend.limits.context)
+    return Model(backend.served_name, "model", backend.created, "actorlm", backend.limits.context)

@@ -97,17 +97,17 @@ class Model(msgspec.Struct, frozen=True):
     """A model that is served. `max_model_len` is the most tokens of prompt and output together."""
 
     id: str
+    object: Literal["model"]
     created: int
+    owned_by: Literal["actorlm"]
     max_model_len: int
-    object: Literal["model"] = "model"
-    owned_by: str = "actorlm"
 
 
 class ModelList(msgspec.Struct, frozen=True):
     """All models that are served: one."""
 
+    object: Literal["list"]
     data: list[Model]
-    object: Literal["list"] = "list"
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -156,32 +156,32 @@ class ChatCompletionRequest(GenerationRequest, frozen=True, forbid_unknown_field
     web_search_options: Refused = None
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer of one choice."""
 
+    role: Literal["assistant"]
     content: str
-    role: Literal["assistant"] = "assistant"
-    refusal: None = None
+    refusal: None
 
 
-class ChatChoice(msgspec.Struct, frozen=True):
+class ChatChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One choice of an answer."""
 
     index: int
     message: ChatMessage
+    logprobs: None
     finish_reason: FinishReason
-    logprobs: None = None
 
 
-class ChatCompletion(msgspec.Struct, frozen=True):
+class ChatCompletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole answer."""
 
     id: str
+    object: Literal["chat.completion"]
     created: int
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    object: Literal["chat.completion"] = "chat.completion"
 
 
 class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

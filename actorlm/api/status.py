@@ -4,7 +4,7 @@ Liveness is 200 while the tree works, drains or has lost a part; readiness only 
 tree is ready, and after it has lost what it cannot do without, everything but the version answers 503.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from litestar import HttpMethod, Response, get, route
@@ -18,7 +18,7 @@ from actorlm.api.schema import Status, Version
 from actorlm.errors import Unavailable
 from actorlm.messages.actor import TreeState
 
-Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]
+Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
 
 ALIVE = frozenset({TreeState.READY, TreeState.DEGRADED, TreeState.DRAINING})
 ACCEPTING = frozenset({TreeState.READY, TreeState.DEGRADED})
@@ -37,7 +37,7 @@ def accepting(backend: Backend) -> Guard:
 
 
 def _guard(backend: Backend, states: frozenset[TreeState]) -> Guard:
-    def guard(_: ASGIConnection[Any, Any, Any, Any], __: BaseRouteHandler) -> None:
+    async def guard(_: ASGIConnection[Any, Any, Any, Any], __: BaseRouteHandler) -> None:  # a plain one gets a thread
         if backend.state not in states:
             raise Unavailable(f"the service is {backend.state}; try again later")
 

@@ -96,9 +96,11 @@ class ChatWire:
 
     def whole(self, texts: Sequence[str], reasons: Sequence[FinishReason], usage: Usage) -> bytes:
         """A ChatCompletion."""
-        one, pairs = self._identity, zip(texts, reasons, strict=True)
-        choices = [ChatChoice(index, ChatMessage(text), reason) for index, (text, reason) in enumerate(pairs)]
-        return _encode(ChatCompletion(one.id, one.created, one.model, choices, usage))
+        one, rows = self._identity, enumerate(zip(texts, reasons, strict=True))
+        choices = [
+            ChatChoice(index, ChatMessage("assistant", text, None), None, reason) for index, (text, reason) in rows
+        ]
+        return _encode(ChatCompletion(one.id, "chat.completion", one.created, one.model, choices, usage))
 
 
 class CompletionWire:

@@ -38,6 +38,11 @@ def describe(
     whatever is missing, damaged or not supported, and for a `max_model_len` above the model's own.
     """
     found = _describe(resolved, weights=weights)
+    for token in (*found.eos_token_ids, *(() if found.bos_token_id is None else (found.bos_token_id,))):
+        if not 0 <= token < found.vocab_size:
+            raise ModelError(
+                f"{found.path} is damaged: its special token {token} is not among its {found.vocab_size} ids"
+            )
     if max_model_len is not None and max_model_len > found.max_model_len:
         raise ModelError(
             f"--max-model-len is {max_model_len}, but {found.name} is made for at most {found.max_model_len} tokens"

@@ -72,7 +72,7 @@ def describe_gguf(path: Path, name: str) -> ModelDescription:
             format="gguf",
             name=name,
             architecture=ARCHITECTURES[architecture],
-            vocab_size=_vocab_size(file),
+            vocab_size=_vocab_size(file, len(tokenizer.tokens)),
             max_model_len=llama.context_length,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_ids=tokenizer.end_ids,
@@ -93,10 +93,13 @@ def describe_gguf(path: Path, name: str) -> ModelDescription:
         )
 
 
-def _vocab_size(file: GgufFile) -> int:
+def _vocab_size(file: GgufFile, tokens: int) -> int:
     if "token_embd.weight" not in file.tensors:
         raise ModelError(f"{file.path} has no tensor token_embd.weight")
-    return file.tensors["token_embd.weight"].shape[0]
+    rows = file.tensors["token_embd.weight"].shape[0]
+    if tokens > rows:
+        raise ModelError(f"{file.path} is damaged: it has {tokens} tokens, but embeddings of {rows}")
+    return rows
 
 
 def _check_supported(file: GgufFile, llama: _Llama, head_dim: int) -> None:

@@ -74,7 +74,7 @@ def hub_snapshot(model: str) -> str:
     unknown = f"{model} is neither a file, nor a directory, nor a known short name ({', '.join(CATALOGUE)})"
     if model.count("/") != 1:
         raise ModelError(f"{unknown}, nor the id of a hub model, which reads org/name")
-    import huggingface_hub  # noqa: PLC0415 - 0.3 s that only hub models need
+    import huggingface_hub  # noqa: PLC0415 - only hub models need it
 
     try:
         return huggingface_hub.snapshot_download(model, allow_patterns=list(HUB_FILES), etag_timeout=HUB_ETAG_TIMEOUT_S)

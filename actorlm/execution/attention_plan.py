@@ -1,10 +1,10 @@
 """Cuts a step into the pieces that `kernels.paged_attention` computes: work in proportion to tokens, few pieces.
 
 Rows are cut into tiles of at most 128 queries, each with the keys up to its last query. Tiles whose numbers of queries
-and of key blocks have the same powers of two above them form a bucket, padded to the longest tile in it: never to twice
-what is needed. There are at most 8 bucket sizes of queries, and as many of keys as the longest sequence has doublings.
-A bucket whose gathered keys would fill more than `MAX_PIECE_BYTES` is cut into pieces, which bounds memory and keeps what
-one piece gathers in the cache until it is used.
+and of key blocks have the same powers of two above them form a bucket, padded to the longest tile in it: never to
+twice what is needed. There are at most 8 bucket sizes of queries, and as many of keys as the longest sequence has
+doublings. A bucket whose gathered keys would fill more than `MAX_PIECE_BYTES` is cut into pieces, which bounds memory
+and keeps what one piece gathers in the cache until it is used.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """The null model: the next token is a hash of all ids before it. Needs neither weights nor torch nor numpy.
 
-The hash of a sequence is the CRC-32 of its ids as little-endian int32, kept per slot and extended by each token, so that a
-row costs the same whatever its length, and the ids do not depend on chunks, batches or preemption. Token number
-`position` is `word(word(seed, crc), position)` modulo the vocabulary, where seed is 0 for a greedy request. Its
+The hash of a sequence is the CRC-32 of its ids as little-endian int32, kept per slot and extended by each token, so
+that a row costs the same whatever its length, and the ids do not depend on chunks, batches or preemption. Token
+number `position` is `word(word(seed, crc), position)` modulo the vocabulary, where seed is 0 for a greedy request. Its
 "logits" are 10 for that token and 0 for all others, plus `logit_bias`; the highest wins, and of equals the lowest
 id. Until `min_tokens` are generated, the ids that end a generation are out: the hash is mixed again while it names one.
 `top_k`, `top_p` and `min_p` keep at least the best token, which is the only one this model knows.

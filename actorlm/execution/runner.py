@@ -40,7 +40,8 @@ class Runner:
     """Runs a model on this process's CPU. `load` comes first.
 
     `num_blocks` blocks of 16 tokens make the KV cache; at most `max_num_seqs` slots are in use, `max_model_len` tokens
-    long, and a step has at most `max_num_batched_tokens` tokens. `threads` are torch's in this process; None leaves them.
+    long, and a step has at most `max_num_batched_tokens` tokens. `threads` are torch's in this process; None leaves
+    them as they are.
     """
 
     def __init__(

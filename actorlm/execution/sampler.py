@@ -9,8 +9,9 @@ In this order, as vLLM does it:
 5. `top_k`: tokens with a logit below the k-th highest of what is left are out; equals of the k-th stay.
 6. `top_p`: of what is left, normalised again, the fewest most probable tokens stay whose probabilities sum to at
    least `top_p`, and equals of the last of them.
-7. The token is the first, in the order of ids, at which the cumulative probability exceeds u. u is uniform on [0, 1): the
-   upper 53 bits of `randomness.word(seed, position)`, where position is the index of the new token in its sequence.
+7. The token is the first, in the order of ids, at which the cumulative probability exceeds u. u is uniform on
+   [0, 1): the upper 53 bits of `randomness.word(seed, position)`, where position is the index of the new token in its
+   sequence.
 
 Probabilities are float64. A row's token depends on its own logits, parameters and position alone.
 """

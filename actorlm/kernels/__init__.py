@@ -1,0 +1,1 @@
+"""One file per operation: the plain torch reference, and the launcher that chooses an implementation."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def reference(x_TE: Tensor, weight_E: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x**2) + eps) * weight. The norm is computed in float32, and rounded before the weight is applied."""
+    """`x / sqrt(mean(x**2) + eps) * weight`; the norm is computed in float32, and rounded before the weight is applied."""
     if x_TE.dtype is torch.float32:
         return F.rms_norm(x_TE, weight_E.shape, weight_E, eps)
     return F.rms_norm(x_TE.float(), weight_E.shape, None, eps).to(x_TE.dtype) * weight_E
@@ -17,5 +17,6 @@ def reference(x_TE: Tensor, weight_E: Tensor, eps: float) -> Tensor:
 
 def rms_norm(x_TE: Tensor, weight_E: Tensor, eps: float) -> Tensor:
     """Launches the implementation for the tensors' device: plain torch on all of them."""
-    assert x_TE.shape[-1] == weight_E.shape[0] and x_TE.dtype is weight_E.dtype, "weight of another norm"
+    assert x_TE.shape[-1:] == weight_E.shape, "one weight for each feature"
+    assert x_TE.dtype is weight_E.dtype, "a model has one dtype"
     return reference(x_TE, weight_E, eps)

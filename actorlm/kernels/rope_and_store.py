@@ -1,8 +1,8 @@
 """Rotates queries and keys by their positions, and writes keys and values to the paged cache.
 
-Rotation is in halves, as in transformers: (x1, x2) becomes (x1 cos - x2 sin, x2 cos + x1 sin), where x1 and x2 are the two
-halves of a head. The cache is [block, kv_head, 16, head_dim]; `places_Tk` says for each token and head which of its vectors
-to write, counted as if the cache were [block * kv_head * 16, head_dim].
+Rotation is in halves, as in transformers: (x1, x2) becomes (x1 cos - x2 sin, x2 cos + x1 sin), where x1 and x2 are the
+two halves of a head. The cache is [block, kv_head, 16, head_dim]; `places_Tk` says for each token and head which of its
+vectors to write, counted as if the cache were [block * kv_head * 16, head_dim].
 
 Legend: T tokens, n query heads, k key-value heads, H head size.
 """
@@ -43,6 +43,7 @@ def rope_and_store(
     `qkv_TmH` holds n query heads, then k key heads, then k value heads. Launches the implementation for the tensors'
     device: plain torch on all of them.
     """
-    assert keys_bk16H.is_contiguous() and values_bk16H.is_contiguous(), "places count vectors of a contiguous cache"
+    assert keys_bk16H.is_contiguous(), "places count vectors of a contiguous cache"
+    assert values_bk16H.is_contiguous(), "places count vectors of a contiguous cache"
     assert places_Tk.shape == (qkv_TmH.shape[0], keys_bk16H.shape[1]), "one place for each token and head"
     return reference(qkv_TmH, rotation, keys_bk16H, values_bk16H, places_Tk)

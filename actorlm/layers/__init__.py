@@ -1,0 +1,1 @@
+"""What models are built of. A layer owns its weights and knows no request."""

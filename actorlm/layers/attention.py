@@ -44,9 +44,9 @@ class Attention:
         yield from self.output.parameters()
 
     def add_to(
-        self, total_TE: Tensor, x_TE: Tensor, rotation: Rotation, inputs: StepInputs, keys: Tensor, values: Tensor
+        self, total_TE: Tensor, x_TE: Tensor, rotation: Rotation, inputs: StepInputs, *, keys: Tensor, values: Tensor
     ) -> None:
-        """total += attention(x), in place; this layer's `keys` and `values` gain those of the step's tokens."""
+        """Adds attention(x) to `total`, in place; this layer's cache gains keys and values of the step's tokens."""
         qkv_TmH = self.qkv(x_TE).view(len(x_TE), -1, self._head_dim)
         q_TnH = rope_and_store(qkv_TmH, rotation, keys, values, inputs.places_Tk)
         out_TnH = paged_attention(q_TnH, keys, values, inputs.plan)

@@ -22,7 +22,7 @@ class Embedding:
         yield f"{self._name}.weight", self.weight_VE
 
     def __call__(self, token_ids_T: Tensor) -> Tensor:
-        """[T, E], a new tensor"""
+        """The vectors [T, E], as a new tensor."""
         return self.weight_VE.index_select(0, token_ids_T)
 
     def logits(self, x_SE: Tensor) -> Tensor:

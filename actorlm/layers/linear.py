@@ -29,11 +29,11 @@ class Linear:
             begin += rows
 
     def __call__(self, x_TI: Tensor) -> Tensor:
-        """[T, O]"""
+        """The result [T, O]."""
         return F.linear(x_TI, self.weight_OI, self.bias_O)
 
     def add_to(self, total_TO: Tensor, x_TI: Tensor) -> None:
-        """total += x W^T + b, in place."""
+        """Adds x W^T + b to `total`, in place."""
         total_TO.addmm_(x_TI, self.weight_OI.t())
         if self.bias_O is not None:
             total_TO.add_(self.bias_O)

@@ -23,5 +23,5 @@ class GatedMLP:
         yield from self.down.parameters()
 
     def add_to(self, total_TE: Tensor, x_TE: Tensor) -> None:
-        """total += mlp(x), in place."""
+        """Adds mlp(x) to `total`, in place."""
         self.down.add_to(total_TE, silu_mul(self.gate_up(x_TE)))

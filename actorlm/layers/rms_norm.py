@@ -21,5 +21,5 @@ class RMSNorm:
         yield f"{self._name}.weight", self.weight_E
 
     def __call__(self, x_TE: Tensor) -> Tensor:
-        """[T, E]"""
+        """The result [T, E]."""
         return rms_norm(x_TE, self.weight_E, self._eps)

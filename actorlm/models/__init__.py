@@ -1,0 +1,1 @@
+"""One file per family of models, and how their weights are read."""

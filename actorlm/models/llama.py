@@ -74,7 +74,9 @@ class Llama:
     def parameters(self, form: Format) -> Iterator[Parameter]:
         """What to read from a checkpoint of this format, and where to put it."""
         tied = self.head is self.embedding
-        tops: list[Embedding | RMSNorm] = [self.embedding, self.norm] if tied else [self.embedding, self.norm, self.head]
+        tops: list[Embedding | RMSNorm] = (
+            [self.embedding, self.norm] if tied else [self.embedding, self.norm, self.head]
+        )
         for top in tops:
             for name, destination in top.parameters():
                 yield self._parameter(form, "", TOP, name, destination)
@@ -94,6 +96,8 @@ class Llama:
         x_TE = self.embedding(inputs.token_ids_T)
         rotation = self.rotary(inputs.positions_T)
         for block, layer_keys, layer_values in zip(self.blocks, keys, values, strict=True):
-            block.attention.add_to(x_TE, block.attention_norm(x_TE), rotation, inputs, layer_keys, layer_values)
+            block.attention.add_to(
+                x_TE, block.attention_norm(x_TE), rotation, inputs, keys=layer_keys, values=layer_values
+            )
             block.mlp.add_to(x_TE, block.mlp_norm(x_TE))
         return self.head.logits(self.norm(x_TE.index_select(0, inputs.sampled_S)))

@@ -3,7 +3,9 @@
 What the options are for: MANDATORY makes an unroutable message an error; HANDOVER lets a peer that reconnects take
 over its own route; IMMEDIATE keeps a dealer from queueing for a server that is not there; PROBE_ROUTER announces
 every new connection with an empty frame, so that a server knows of it before any message; MAXMSGSIZE ends the
-connection of whoever sends more; LINGER 0 leaves nothing behind but what `close` grants.
+connection of whoever sends more; LINGER 0 leaves nothing behind but what `close` grants. A host that vanished is
+found by TCP's keepalive and not by ZeroMQ's heartbeats: those go unread, and end the connection with all that is in it,
+where a full mailbox has paused its port for long.
 """
 
 import asyncio
@@ -21,8 +23,7 @@ from actorlm.runtime.transport import Connected, Receive
 from actorlm.runtime.zeromq_socket import PlainSocket, ReadingSocket, SendingSocket
 
 HIGH_WATER = 1000
-HEARTBEAT_MS = 2_000
-HEARTBEAT_TIMEOUT_MS = 10_000
+KEEPALIVE_S = 5
 LONGEST_RECONNECT_MS = 1_000
 
 
@@ -105,8 +106,10 @@ def open_socket(
     socket.set(zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MS)
     if address.startswith("tcp:"):
         socket.set(zmq.IPV6, int("[" in address))
-        socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        socket.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+        socket.set(zmq.TCP_KEEPALIVE, 1)
+        socket.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S)
+        socket.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S)
+        socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
     return socket
 
 

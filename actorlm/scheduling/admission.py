@@ -10,8 +10,8 @@ def check_admissible(request: Request, *, max_model_len: int, kv_capacity_tokens
     length = len(request.token_ids)
     if length >= max_model_len:
         raise ContextLengthExceeded(
-            f"the prompt has {length} tokens{_earlier(request)} and a sequence at most {max_model_len}, prompt and output; "
-            f"shorten the prompt to {max_model_len - 1}",
+            f"the prompt has {length} tokens{_earlier(request)} and a sequence at most {max_model_len}, prompt and "
+            f"output; shorten the prompt to {max_model_len - 1}",
             param="prompt",
         )
     if length > kv_capacity_tokens:

@@ -11,7 +11,7 @@
 - **The youngest yields.** When a request needs a block and none is free, the one that arrived last is preempted: it
   gives up its blocks, keeps its tokens, and is first in line again. The oldest never yields, so something always ends.
 - **Room to grow.** A request enters only if its known tokens fit and one free block is left for each that runs already;
-  else it would soon be preempted and its prefill lost. Nobody enters in a step that preempted.
+  else it would soon be preempted and its prefill lost.
 """
 
 

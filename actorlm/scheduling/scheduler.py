@@ -7,7 +7,7 @@ Every plan that is made must be applied, in order. Several may be in flight: a r
 tokens, and one that ends keeps its slot and blocks until the last step that uses them has been applied.
 """
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -129,9 +129,8 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute now. With none in flight, None means no work."""
         step = StepPlan(self._steps)
-        preemptions = self.num_preemptions
         prefills = self._plan_decodes(step)
-        self._plan_prefills(step, prefills, may_admit=preemptions == self.num_preemptions)
+        self._plan_prefills(step, prefills)
         if not step.requests:
             return None
         step.released, self._released_slots = self._released_slots, []
@@ -143,12 +142,14 @@ class Scheduler:
         """Gives each running decode its row, and returns the prefills, oldest first."""
         prefills = []
         for request in list(self._running.values()):
+            if request.state is not State.RUNNING:
+                break  # an older one has taken its blocks, and those of all after it
             unscheduled = request.num_unscheduled
             if unscheduled > 1:
                 prefills.append(request)
-            elif unscheduled == 1 and request.state is State.RUNNING and self._has_room(request, step):
+            elif unscheduled == 1 and self._has_room(request, step):
                 step.add_row(request, 1)
-        return [request for request in prefills if request.state is State.RUNNING]
+        return prefills
 
     def _has_room(self, request: Request, step: StepPlan) -> bool:
         """Whether the request has a block for its next token, after having got one if it needs one."""
@@ -180,12 +181,12 @@ class Scheduler:
         self._waiting.move_to_end(request.id, last=False)
         self.num_preemptions += 1
 
-    def _plan_prefills(self, step: StepPlan, prefills: list[Request], *, may_admit: bool) -> None:
+    def _plan_prefills(self, step: StepPlan, prefills: list[Request]) -> None:
         """Divides the tokens that decodes have left among running prefills and those it admits."""
         shares = Shares(self._config.max_num_batched_tokens - len(step.requests))
         for request in prefills:
             shares.ask(request.num_unscheduled)
-        while may_admit and shares.left and (admitted := self._admit(step)):
+        while shares.left and (admitted := self._admit(step)):
             prefills.append(admitted)
             shares.ask(admitted.num_unscheduled)
         for request, count in zip(prefills, shares.settle(), strict=True):
@@ -296,11 +297,12 @@ class Scheduler:
         for request in self._waiting.values():
             assert request.state in (State.WAITING, State.PREEMPTED), request
             assert not request.blocks, request
+        in_flight = Counter(request for step in self._in_flight for request in step.requests)
+        assert in_flight.keys() <= set(seated), "a step in flight has a request without a slot"
         for request in seated:
-            self._check_seated(request)
+            self._check_seated(request, in_flight[request])
 
-    def _check_seated(self, request: Request) -> None:
-        in_flight = sum(request in step.requests for step in self._in_flight)
+    def _check_seated(self, request: Request, in_flight: int) -> None:
         assert request.state is (State.LEAVING if request in self._leaving else State.RUNNING), request
         assert in_flight == request.steps_in_flight, request
         assert request.state is State.RUNNING or in_flight, request

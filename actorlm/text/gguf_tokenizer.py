@@ -6,6 +6,7 @@ Other kinds are refused by name.
 """
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import tokenizers
@@ -22,6 +23,9 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 _CL100K = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = _CL100K % r"\p{N}{1,3}"
 QWEN2 = _CL100K % r"\p{N}"
+
+
+TokenId = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PreTokenizer(msgspec.Struct, frozen=True):
@@ -55,9 +59,8 @@ class _Vocabulary(msgspec.Struct, frozen=True):
     merges: list[str] = []
     scores: list[float] = []
     pre: str = "default"
-    bos_token_id: int | None = None
-    eos_token_id: int | None = None
-    unknown_token_id: int | None = None
+    bos_token_id: TokenId | None = None
+    eos_token_id: TokenId | None = None
     add_bos_token: bool | None = None
     add_eos_token: bool = False
     add_space_prefix: bool = True
@@ -72,12 +75,14 @@ def gguf_backend(path: Path) -> tokenizers.Tokenizer:
         vocabulary = convert(file.section("tokenizer.ggml."), _Vocabulary, f"{path}, tokenizer.ggml.*")
     try:
         backend, add_bos = _backend(vocabulary, path)
+        _add_tokens(backend, vocabulary)
+        _add_ends(
+            backend, vocabulary, add_bos=add_bos if vocabulary.add_bos_token is None else vocabulary.add_bos_token
+        )
     except ModelError:
         raise
     except Exception as error:  # tokenizers raises nothing more precise than Exception
         raise ModelError(f"the tokenizer in {path} is damaged: {error}") from error
-    _add_tokens(backend, vocabulary)
-    _add_ends(backend, vocabulary, add_bos=add_bos if vocabulary.add_bos_token is None else vocabulary.add_bos_token)
     return backend
 
 

@@ -54,6 +54,7 @@ def raw_tensor(name, shape, kind, offset):
     return raw_string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("kind", [gguf.GGMLQuantizationType(number) for number in TENSOR_TYPES])
 def test_numbers_of_each_type_equal_the_librarys(written, kind):
     data = random_blocks(kind, ROWS, COLUMNS)

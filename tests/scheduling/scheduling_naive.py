@@ -48,7 +48,7 @@ class NaiveScheduler:
 
     def plan(self) -> dict[int, tuple[int, int]]:
         """Start and count by request."""
-        rows, before = {}, self.preemptions
+        rows = {}
         for request in [r for r in self.running() if r.left == 1]:
             self.make_room(request)
             if request.runs:
@@ -57,7 +57,7 @@ class NaiveScheduler:
         left = self.budget - len(rows)
         shares: list[tuple[NaiveRequest, int]] = []
         candidates = [r for r in self.running() if r.left > 1]
-        for request in candidates + (self.waiting() if self.preemptions == before else []):
+        for request in candidates + self.waiting():
             if left == 0 or (not request.runs and not self.enter(request)):
                 break
             shares.append((request, min(request.left, ceil(left / 2))))

@@ -95,6 +95,13 @@ def test_equal_blocks_computed_twice_are_found_once(pool, cache, computed):
     pool.check([])
 
 
+def test_nothing_is_found_behind_a_forgotten_block(pool, cache, computed):
+    blocks = computed(range(32))
+    pool.release(blocks[:1])
+    pool.take(15)
+    assert cache.match(request_of(range(64))) == []
+
+
 def test_a_forgotten_block_is_not_found(pool, cache, computed):
     pool.release(computed(range(32)))
     pool.take(15)

@@ -187,6 +187,6 @@ def test_a_crowded_replica_does_what_the_naive_scheduler_foretells(seed):
 
 
 AnyReplica.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAnyReplica = AnyReplica.TestCase

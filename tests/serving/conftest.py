@@ -1,0 +1,56 @@
+"""Trees that several tests share. A test that harms its tree starts one of its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tree import Tree
+
+GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())["items"]
+
+
+@pytest.fixture
+def start():
+    """Starts trees, ready unless asked otherwise, and ends them with the test."""
+    trees = []
+
+    def begin(*arguments, ready=True, **options):
+        tree = Tree(*arguments, **options)
+        trees.append(tree)
+        return tree.wait_ready() if ready else tree
+
+    yield begin
+    for tree in trees:
+        tree.close()
+
+
+@pytest.fixture(scope="module")
+def null_tree():
+    """A tree of the null model, without a time per step."""
+    with Tree("--model-impl", "null") as tree:
+        yield tree.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def slow_null_tree():
+    """A tree of the null model, 20 ms a step."""
+    with Tree("--model-impl", "null", "--null-step-ms", "20") as tree:
+        yield tree.wait_ready()
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """The default model in float32."""
+    with Tree("--dtype", "float32") as tree:
+        yield tree.wait_ready()
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """Prompts of the real model with their greedy continuations, as transformers computes them."""
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def golden_texts(golden):
+    return [item["greedy_text"] for item in golden]

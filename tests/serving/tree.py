@@ -1,0 +1,229 @@
+"""A whole tree, started with `actorlm up` and driven from outside."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+PATIENCE = float(os.environ.get("TEST_PATIENCE", "3"))
+"""Time limits are for a quiet machine; each is multiplied by this."""
+
+TAG = "TEST_TREE"
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def until(condition, seconds, every=0.02):
+    """Waits for a true value and returns it; fails after `seconds`, stretched by PATIENCE."""
+    deadline = time.monotonic() + seconds * PATIENCE
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(every)
+    raise AssertionError(f"not within {seconds} s (x {PATIENCE:g}): {condition}")
+
+
+def in_parallel(jobs):
+    """Runs callables in threads; returns their results or exceptions, in order."""
+    results = [None] * len(jobs)
+
+    def run(index, job):
+        try:
+            results[index] = job()
+        except Exception as error:
+            results[index] = error
+
+    threads = [threading.Thread(target=run, args=item, daemon=True) for item in enumerate(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    return results
+
+
+class StreamError(Exception):
+    """The stream carried an error event; `body` is its error object."""
+
+    def __init__(self, body):
+        super().__init__(body["message"])
+        self.body = body
+
+
+class Tree:
+    """One `actorlm up`. Processes are found by a variable in their environment, wherever they were re-parented."""
+
+    def __init__(self, *arguments, env=None, cwd=None, port=None):
+        self.tag = uuid.uuid4().hex
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = tempfile.TemporaryFile()
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX")}
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            [str(Path(sys.executable).with_name("actorlm")), "up", *map(str, arguments), "--port", str(self.port)],
+            stdout=self._log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=cwd, start_new_session=True,
+            env=environment | {TAG: self.tag, "TERM": "dumb"} | (env or {}),
+        )  # fmt: skip
+        self.client = httpx.Client(base_url=self.url, timeout=120)
+
+    # Life.
+
+    def wait_ready(self, seconds=40):
+        def ready():
+            assert self.process.poll() is None, f"exited with {self.process.returncode}: {self.log[-2000:]}"
+            with contextlib.suppress(httpx.HTTPError):
+                return self.client.get("/ready", timeout=5).status_code == 200
+
+        until(ready, seconds)
+        self.ready_after = time.monotonic() - self.started
+        return self
+
+    @property
+    def log(self):
+        self._log.flush()
+        return os.pread(self._log.fileno(), 1 << 22, 0).decode(errors="replace")
+
+    def processes(self):
+        """{pid: title} of all living processes of the tree."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if f"{TAG}={self.tag}".encode() in (entry / "environ").read_bytes():
+                        title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                        if title:
+                            found[int(entry.name)] = title
+        return found
+
+    def pid(self, name):
+        """The pid of one actor's process, by its title."""
+        return next(pid for pid, title in self.processes().items() if title == f"actorlm {name}")
+
+    def kill(self, name, number=signal.SIGKILL):
+        pid = self.pid(name)
+        os.kill(pid, number)
+        return pid
+
+    def wait(self, seconds=20):
+        """Waits for `actorlm up` to end; returns its exit status."""
+        return self.process.wait(seconds * PATIENCE)
+
+    def stop(self, number=signal.SIGTERM, seconds=20):
+        """Signals the supervisor; returns the exit status and the processes that are left."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        status = self.wait(seconds)
+        return status, self.processes()
+
+    def close(self):
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self._log.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    # Requests.
+
+    @property
+    def model(self):
+        return self.client.get("/v1/models").json()["data"][0]["id"]
+
+    def post(self, path, body, **options):
+        return self.client.post(path, json=body, **options)
+
+    def complete(self, prompt, path="/v1/completions", **fields):
+        """One completion, not streamed; returns the whole body."""
+        response = self.post(path, {"model": self.model, "prompt": prompt} | fields)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def text(self, prompt, **fields):
+        return self.complete(prompt, **fields)["choices"][0]["text"]
+
+    def chat(self, content, **fields):
+        body = {"model": self.model, "messages": [{"role": "user", "content": content}]} | fields
+        response = self.post("/v1/chat/completions", body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def events(self, path, body, **options):
+        """The events of a stream. Raises StreamError for an error event, AssertionError for a stream without its end."""
+        with self.client.stream("POST", path, json={"model": self.model, "stream": True} | body, **options) as response:
+            if response.status_code != 200:
+                response.read()
+                raise AssertionError(f"{response.status_code}: {response.text}")
+            for line in response.iter_lines():
+                if not line:
+                    continue
+                assert line.startswith("data: "), line
+                if line == "data: [DONE]":
+                    return
+                event = json.loads(line.removeprefix("data: "))
+                if "error" in event:
+                    raise StreamError(event["error"])
+                yield event
+        raise AssertionError("the stream ended without [DONE]")
+
+    def streamed_text(self, prompt, **fields):
+        events = self.events("/v1/completions", {"prompt": prompt} | fields)
+        return "".join(event["choices"][0]["text"] for event in events if event["choices"])
+
+    def sentinel(self):
+        """A plain request is answered: whatever came before has done no harm."""
+        body = {"model": self.model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+        response = self.post("/v1/chat/completions", body, timeout=10 * PATIENCE)
+        assert response.status_code == 200, response.text
+        assert response.json()["usage"]["completion_tokens"] >= 1
+
+    # What it says of itself.
+
+    def metrics(self):
+        """{(name, labels without model_name): value}, labels as a sorted tuple of pairs."""
+        samples = {}
+        for family in text_string_to_metric_families(self.client.get("/metrics").text):
+            for sample in family.samples:
+                labels = tuple(sorted((k, v) for k, v in sample.labels.items() if k != "model_name"))
+                samples[sample.name.removeprefix("actorlm:"), labels] = sample.value
+        return samples
+
+    def total(self, name):
+        """The sum of all series of one name."""
+        return sum(value for (found, _), value in self.metrics().items() if found == name)
+
+    def settled(self, seconds=10):
+        """Nothing runs, nothing waits, and the KV cache is idle."""
+        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        until(lambda: all(self.total(name) == 0 for name in names), seconds)
+
+    def memory_kib(self, pid):
+        """RssAnon and VmSwap of a process."""
+        status = Path(f"/proc/{pid}/status").read_text()
+        return sum(int(value) for value in re.findall(r"(?:RssAnon|VmSwap):\s+(\d+)", status))
+
+    def maps(self, pid, what):
+        return what in Path(f"/proc/{pid}/maps").read_text()

@@ -1,0 +1,146 @@
+"""Tokenizers of each source, and the real model's against its golden prompts."""
+
+import json
+import sys
+import unicodedata
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from actorlm.checkpoint.describe import BYTES
+from actorlm.errors import BadRequest, ModelError
+from actorlm.text.byte_alphabet import CHARACTERS, token_bytes
+from actorlm.text.chat_template import load_chat_template
+from actorlm.text.tokenizer import NFC_SHRINKS, Tokenizer, load_tokenizer
+
+GOLDEN = json.loads((Path(__file__).parent / "smollm2_prompts.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def smollm2_tokenizer(smollm2):
+    return load_tokenizer(smollm2)
+
+
+@pytest.mark.parametrize("item", GOLDEN, ids=[item["prompt"][:20] for item in GOLDEN])
+def test_the_real_model_renders_and_tokenizes_as_the_reference(smollm2, smollm2_tokenizer, item):
+    text = item["prompt"]
+    if item["kind"] == "chat":
+        text = load_chat_template(smollm2).render([{"role": "user", "content": text}])
+        assert text == item["rendered"]
+    assert smollm2_tokenizer.encode(text) == item["prompt_ids"]
+    assert smollm2_tokenizer.decode(item["greedy_ids"]) == item["greedy_text"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("a   12", ["a", "ĠĠĠ", "1", "2"]),
+        ("  multiple   spaces", ["Ġ", "Ġmultiple", "ĠĠ", "Ġspaces"]),
+    ],
+)
+def test_the_real_model_splits_digits_and_spaces_as_llama_cpp(smollm2_tokenizer, text, tokens):
+    ids = smollm2_tokenizer.encode(text)
+    assert [smollm2_tokenizer.backend.id_to_token(i) for i in ids] == tokens
+
+
+def test_the_byte_vocabulary(byte_tokenizer):
+    assert byte_tokenizer.vocab_size == BYTES.vocab_size
+    assert byte_tokenizer.special_ids == {256, 257, 258}
+    assert byte_tokenizer.encode("<|im_start|>hé\n<|im_end|><|endoftext|>") == [257, 104, 195, 169, 10, 258, 256]
+    assert byte_tokenizer.decode([257, 104, 195, 169, 258]) == "hé"
+    assert byte_tokenizer.decode([104, 258], skip_special_tokens=False) == "h<|im_end|>"
+    assert byte_tokenizer.decode([104, 195]) == "h\ufffd"
+
+
+@given(st.binary(max_size=40))
+def test_bytes_are_their_own_ids(byte_tokenizer, data):
+    assert byte_tokenizer.decode(data) == data.decode(errors="replace")
+
+
+@given(st.text(max_size=40).filter(lambda t: not any("\ud800" <= c <= "\udfff" for c in t)))
+def test_any_text_comes_back(byte_tokenizer, text):
+    assert byte_tokenizer.decode(byte_tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("text", ["\ud800", "ok \udfff"])
+def test_c07_lone_surrogates_are_a_bad_request(byte_tokenizer, text):
+    with pytest.raises(BadRequest, match="lone surrogate") as caught:
+        byte_tokenizer.encode(text)
+    assert caught.value.message.encode()
+
+
+def test_ids_outside_of_the_vocabulary_decode_to_nothing(byte_tokenizer):
+    assert byte_tokenizer.decode([104, 100_000, 105]) == "hi"
+
+
+def test_the_byte_alphabet():
+    assert len(set(CHARACTERS)) == 256
+    assert set(CHARACTERS) == set(pre_tokenizers.ByteLevel.alphabet())
+    assert token_bytes("ĠhÃ©") == " hé".encode()
+    assert token_bytes("<two words>") == b"<two words>"
+
+
+def directory_with(tmp_path, backend):
+    backend.save(str(tmp_path / "tokenizer.json"))
+    return msgspec.structs.replace(BYTES, path=str(tmp_path), format="safetensors")
+
+
+def test_a_directory(tmp_path, bpe_tokenizer):
+    bpe_tokenizer.backend.enable_truncation(3)
+    bpe_tokenizer.backend.enable_padding(length=20)
+    description = directory_with(tmp_path, bpe_tokenizer.backend)
+    bpe_tokenizer.backend.no_truncation()
+    bpe_tokenizer.backend.no_padding()
+    tokenizer = load_tokenizer(description)
+    text = "hello wörld 12 <|im_end|>"
+    assert tokenizer.encode(text) == bpe_tokenizer.encode(text)
+    assert tokenizer.special_ids == bpe_tokenizer.special_ids
+    assert len(tokenizer.encode(text)) > 3
+
+
+def test_a_directory_without_tokenizer(tmp_path):
+    with pytest.raises(ModelError, match=r"has no tokenizer\.json; make one with transformers"):
+        load_tokenizer(msgspec.structs.replace(BYTES, path=str(tmp_path), format="safetensors"))
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"model": 3}'])
+def test_a_damaged_tokenizer(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelError, match=r"tokenizer\.json is damaged"):
+        load_tokenizer(msgspec.structs.replace(BYTES, path=str(tmp_path), format="safetensors"))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_no_text_has_fewer_tokens_than_the_longest_token_says(all_tokenizers, data):
+    tokenizer = data.draw(st.sampled_from(all_tokenizers))
+    text = data.draw(st.text(st.sampled_from("aehlo    world12日本<|im_end|></s>"), max_size=60))
+    assert len(tokenizer.encode(text, add_special_tokens=False)) >= len(text.encode()) / tokenizer.longest_token
+
+
+def test_longest_token(byte_tokenizer, spm_tokenizer):
+    assert byte_tokenizer.longest_token == len("<|endoftext|>")
+    assert spm_tokenizer.longest_token == len(" hello")
+
+
+def test_longest_token_where_there_is_none():
+    words = Tokenizer(Backend(models.WordLevel({"a": 0, "?": 1}, unk_token="?")))
+    assert words.longest_token == sys.maxsize
+    lower = Backend(models.BPE({c: i for i, c in enumerate(CHARACTERS)}, []))
+    lower.decoder = decoders.ByteLevel()
+    lower.normalizer = normalizers.Replace("a", "")
+    assert Tokenizer(lower).longest_token >= sys.maxsize
+    lower.normalizer = normalizers.NFC()
+    assert Tokenizer(lower).longest_token == NFC_SHRINKS
+
+
+def test_how_much_nfc_can_shrink_a_text():
+    characters = [chr(i) for i in range(sys.maxunicode + 1) if not 0xD800 <= i <= 0xDFFF]
+    spellings = {*characters, *(unicodedata.normalize("NFD", c) for c in characters)}
+    worst = max(len(text.encode()) / len(unicodedata.normalize("NFC", text).encode()) for text in spellings)
+    assert 2 < worst <= NFC_SHRINKS
