@@ -17,7 +17,7 @@ from actorlm.actors.supervisor import TICK_S, Supervisor
 from actorlm.checkpoint.describe import describe
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.checkpoint.pull import pulled_path
-from actorlm.checkpoint.resolve import resolve
+from actorlm.checkpoint.resolve import ResolvedModel, resolve
 from actorlm.config import Config
 from actorlm.errors import ConfigError, ModelError
 from actorlm.instance import Instance
@@ -38,14 +38,11 @@ Progress = Callable[[str, int, int], None]
 
 def find_model(config: Config, progress: Progress) -> ModelDescription:
     """The model of these options, fetched if need be."""
-    resolved = resolve(config.model.path, null=config.model.model_impl == "null", progress=progress)
-    return describe(
-        resolved, served_model_name=config.model.served_model_name, max_model_len=config.model.max_model_len
-    )
+    return _describe(config, resolve(config.model.path, null=_is_null(config), progress=progress))
 
 
 def describe_present(config: Config) -> ModelDescription:
-    """Like `find_model`, for a command that fetches nothing. Raises ModelError if the default model is not there yet."""
+    """Like `find_model`, for a command that fetches nothing. Raises ModelError for a model that is not there yet."""
 
     def absent(name: str, **_: object) -> Path:
         path = pulled_path(name)
@@ -53,11 +50,29 @@ def describe_present(config: Config) -> ModelDescription:
             raise ModelError(f"{name} is not in the cache yet; fetch it with `actorlm pull {name}`")
         return path
 
+    def unfetched(name: str) -> str:
+        raise ModelError(f"{name} would be fetched from the hub; `plan` fetches nothing, so name a directory or file")
+
     resolved = resolve(
-        config.model.path, null=config.model.model_impl == "null", progress=lambda *_: None, pull_model=absent
+        config.model.path,
+        null=_is_null(config),
+        progress=lambda *_: None,
+        pull_model=absent,
+        fetch_snapshot=unfetched,
     )
+    return _describe(config, resolved)
+
+
+def _is_null(config: Config) -> bool:
+    return config.model.model_impl == "null"
+
+
+def _describe(config: Config, resolved: ResolvedModel) -> ModelDescription:
     return describe(
-        resolved, served_model_name=config.model.served_model_name, max_model_len=config.model.max_model_len
+        resolved,
+        served_model_name=config.model.served_model_name,
+        max_model_len=config.model.max_model_len,
+        weights=not _is_null(config),
     )
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/offline_vs_transformers.py MODEL [--threads 2] [--rounds 5]
 
-MODEL is a .gguf file or a directory with safetensors. Both generate greedily, ignoring eos, from random prompts. Runs of the
-two are interleaved, and each ratio is that of one pair, so that other load on the machine hits both. Prints each pair, then
-medians.
+MODEL is a .gguf file or a directory with safetensors. Both generate greedily, ignoring eos, from random prompts. Runs
+of the two are interleaved, and each ratio is that of one pair, so that other load on the machine hits both. Prints each
+pair, then medians.
 """
 
 import argparse
@@ -155,34 +155,29 @@ def main() -> None:
         max_num_batched_tokens=options.budget,
         threads=options.threads,
     )
-    runner.load(lambda done, total: None)
+    runner.load(lambda *_: None)
     runner.warm_up()
     peer = transformers_model(description, runner.model)
     source = random.Random(0)
     for name, requests, size, count in WORKLOADS:
         prompts = [[source.randrange(3, description.vocab_size) for _ in range(size)] for _ in range(requests)]
-        compare(name, requests * count, options.rounds, runner, peer, prompts, count, options.budget)
+        pairs = [_pair(runner, peer, prompts, count, options.budget) for _ in range(options.rounds)]
+        report(name, pairs)
 
 
-def compare(
-    name: str,
-    tokens: int,
-    rounds: int,
-    runner: Runner,
-    peer: LlamaForCausalLM,
-    prompts: Prompts,
-    count: int,
-    budget: int,
-) -> None:
-    """Runs one workload in pairs and prints their rates."""
-    pairs = []
-    for round_number in range(rounds):
-        ours = tokens / seconds(lambda: generate_ours(runner, prompts, count, budget))
-        theirs = tokens / seconds(lambda: generate_transformers(peer, prompts, count))
-        print(f"{name}, round {round_number}: {ours:.1f} and {theirs:.1f} tokens/s, {ours / theirs:.2f} times")
-        pairs.append((ours, theirs, ours / theirs))
-    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
-    print(f"{name}, medians: ours {medians[0]:.1f} tokens/s, transformers {medians[1]:.1f}, ratio {medians[2]:.2f}")
+def _pair(runner: Runner, peer: LlamaForCausalLM, prompts: Prompts, count: int, budget: int) -> tuple[float, float]:
+    tokens = len(prompts) * count
+    ours = tokens / seconds(lambda: generate_ours(runner, prompts, count, budget))
+    return ours, tokens / seconds(lambda: generate_transformers(peer, prompts, count))
+
+
+def report(name: str, pairs: Sequence[tuple[float, float]]) -> None:
+    """Prints the rates (tokens/s) of all pairs of one workload, and the medians."""
+    ratios = [ours / theirs for ours, theirs in pairs]
+    for (ours, theirs), ratio in zip(pairs, ratios, strict=True):
+        print(f"{name}: {ours:.1f} and {theirs:.1f} tokens/s, {ratio:.2f} times")
+    ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+    print(f"{name}, medians: {ours:.1f} and transformers {theirs:.1f} tokens/s, {statistics.median(ratios):.2f} times")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ from actorlm.scheduling.balance import Balance
 from actorlm.topology import Role
 from actorlm.wire import Message, int64, read_int64
 
+ITEM_SIZE = 4
+"""Bytes of a token id in a column."""
+
 
 class Balancer(Actor[Inbox | LinkEvent]):
     """The shell around `scheduling.balance.Balance`."""
@@ -47,7 +50,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
             case Abort():
                 self._abort(read_int64(message.requests))
             case LoadReported():
-                self._balance.ended(read_int64(message.ended))
+                self._note_load(message)
             case RequestRefused():
                 self._refuse(message)
             case ReplicaAnnounced():
@@ -69,7 +72,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
                 assert_never(message)
 
     def _route(self, sender: str, message: Generate) -> None:
-        expected = (len(message.prompt_ids) + len(message.generated_ids)) // 4 + message.sampling.max_tokens
+        expected = len(message.prompt_ids) // ITEM_SIZE + message.sampling.max_tokens
         try:
             replica = self._balance.choose(message.request, expected)
         except Unavailable as error:
@@ -81,6 +84,12 @@ class Balancer(Actor[Inbox | LinkEvent]):
             self._refuse(_refusal(message, Overloaded(f"replica {replica} does not keep up; try again later")))
         except PeerUnknown:
             self._refuse(_refusal(message, Unavailable(f"replica {replica} is restarting; try again later")))
+
+    def _note_load(self, message: LoadReported) -> None:
+        self._balance.ended(read_int64(message.ended))
+        self._balance.reported(
+            message.replica, running=message.running, waiting=message.waiting, kv_used_tokens=message.kv_used_tokens
+        )
 
     def _abort(self, requests: Iterable[int]) -> None:
         """An engine hears only of its own; one that does not take the message is about to be lost with all of them."""

@@ -144,6 +144,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
     def _linked(self, peer: str) -> None:
         if peer == Role.SUPERVISOR:
             self._membership.linked()
+        elif peer == self._balancer.peer:
+            self._abort(self._scheduler.request_ids)  # what the balancer has said of them since may be lost
         for index, link in self._detokenizers.items():
             if link.is_up and index not in self._pushers:
                 self._pushers[index] = link.pusher("tokens")

@@ -72,6 +72,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._unwanted: list[Choice] = []
         self._tree = TreeState.STARTING
         self._fleet = FleetChanged((), 0, 0)
+        self._known: set[str] = set()
         self._serving = False
         self._draining = False
         self._scrapes: dict[int, asyncio.Future[bytes]] = {}
@@ -265,20 +266,24 @@ class Frontend(Actor[Inbox | LinkEvent]):
         for request in requests:
             choice = self._open.get(request)
             if choice is not None:
-                error = Interrupted(f"{cause} died while it worked on this request; send it again")
+                error = Interrupted(f"{cause} was lost while it worked on this request; send it again")
                 self._fail(choice.generation, error)
 
     # The tree around it.
 
     def _lose(self, message: PeerLost) -> None:
         """A replica's loss comes from the balancer, which knows whose requests it had."""
-        if message.role == Role.BALANCER:
+        if message.role in (Role.BALANCER, Role.DETOKENIZER):
+            self._interrupt_all_of(message.name)
+
+    def _interrupt_all_of(self, peer: str) -> None:
+        """A peer is gone, or what was said to it may be lost: all that it had to do with ends."""
+        if peer == self._balancer.peer:
             self._fleet = FleetChanged((), 0, 0)
-            self._interrupt(list(self._open), message.name)
-        elif message.role == Role.DETOKENIZER:
-            index = int(message.name.removeprefix("detokenizer-"))
-            owned = [choice.id for choice in self._open.values() if choice.detokenizer == index]
-            self._interrupt(owned, message.name)
+            self._interrupt(list(self._open), peer)
+        for index, link in self._detokenizers.items():
+            if link.peer == peer:
+                self._interrupt([choice.id for choice in self._open.values() if choice.detokenizer == index], peer)
 
     def serve(self, stop_http: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """HTTP is listening; `stop_http` lets running responses end and closes it."""
@@ -288,6 +293,9 @@ class Frontend(Actor[Inbox | LinkEvent]):
     def _linked(self, peer: str) -> None:
         if peer == Role.SUPERVISOR:
             self._membership.linked()
+        elif peer in self._known:
+            self._interrupt_all_of(peer)
+        self._known.add(peer)
         self._report_ready()
 
     def _report_ready(self) -> None:

@@ -22,17 +22,20 @@ class Membership:
         self._link = link
         self._network = network
         self._early: list[Message] = []
+        self._standing: list[Message] = []
         self.metrics = metrics
 
     def linked(self) -> None:
-        """The link has come up."""
-        early, self._early = self._early, []
+        """The link has come up, for the first time or again."""
+        early, self._early = [*self._standing, *self._early], []
         for message in early:
             self.say(message)
 
     def ready(self, detail: str = "") -> None:
         """The actor can do its work."""
-        self.say(ActorReady(detail))
+        self._standing = [ActorReady(detail)]
+        if self._link.is_up:
+            self.say(*self._standing)
 
     def phase(self, phase: str, done: int = 0, total: int = 0) -> None:
         """The actor begins a phase of its start, or has come so far in it (bytes)."""

@@ -11,10 +11,10 @@ class Roster:
         self._lives: dict[str, tuple[str, int]] = {}
 
     def joined(self, event: PeerJoined) -> bool:
-        """Notes a peer; true if an earlier life of the name is thereby known to be over."""
+        """Notes a peer; true if it was here before. Then what either side has said since may be lost."""
         before = self._lives.get(event.name)
         self._lives[event.name] = (event.role, event.incarnation)
-        return before is not None and before[1] != event.incarnation
+        return before is not None
 
     def lost(self, message: PeerLost) -> bool:
         """Strikes a peer off; false if that life is not the one that is known here."""

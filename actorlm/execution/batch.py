@@ -92,7 +92,7 @@ class Slots:
             raise ProtocolError(f"a request enters slot {slot}, which is taken or is not one of {len(self._taken)}")
         if not 1 <= request.prompt_length <= len(ids) <= self._max_model_len:
             raise ProtocolError(
-                f"slot {slot} gets {len(ids)} ids (at most {self._max_model_len}), {request.prompt_length} of them prompt"
+                f"slot {slot} gets {len(ids)} ids, {request.prompt_length} of them prompt; at most {self._max_model_len}"
             )
         if ids.min() < 0 or ids.max() >= self._vocab_size:
             raise ProtocolError(f"slot {slot} gets ids up to {ids.max()}, but there are {self._vocab_size}")

@@ -29,5 +29,6 @@ def mix(x: Words) -> Words:
 
 def word(seed: Words, position: Words) -> Words:
     """The word of a seed (as unsigned 64 bits) at a position (the index of the token in its sequence)."""
-    mixed: Any = mix(seed)
-    return mix(mixed ^ position)
+    state: Any = mix(seed)
+    words: Words = mix(state ^ position)
+    return words

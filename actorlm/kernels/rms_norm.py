@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def reference(x_TE: Tensor, weight_E: Tensor, eps: float) -> Tensor:
-    """`x / sqrt(mean(x**2) + eps) * weight`; the norm is computed in float32, and rounded before the weight is applied."""
+    """`x / sqrt(mean(x**2) + eps) * weight`; the norm is computed in float32, then rounded, then scaled by the weight."""
     if x_TE.dtype is torch.float32:
         return F.rms_norm(x_TE, weight_E.shape, weight_E, eps)
     return F.rms_norm(x_TE.float(), weight_E.shape, None, eps).to(x_TE.dtype) * weight_E

@@ -46,6 +46,7 @@ class Publisher(Generic[M]):
         max_bytes: int = MAX_MESSAGE_BYTES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
+        assert 0 <= epoch < 2**32, f"epoch {epoch} does not fit the header's 32 bits"
         assert len(topic) >= TOPIC_BYTES, "a shorter topic could be guessed"
         self.epoch = epoch
         self.topic = topic

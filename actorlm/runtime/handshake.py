@@ -257,6 +257,13 @@ class ClientHandshake:
         self.again()
         return True
 
+    def disconnected(self) -> bool:
+        """Whether losing the connection ended a session, so that the next attempt begins now."""
+        if self.phase is not Phase.UP:
+            return False
+        self.again()
+        return True
+
     def again(self) -> None:
         """Begins the next attempt."""
         self.phase = Phase.GREETING

@@ -50,7 +50,7 @@ class DealerLink:
         self._pushers: dict[str, PushSocket] = {}
         self._closed = False
         self._repeat_s = FIRST_REPEAT_S
-        self._dealer = transport.dial(address, route, mailbox, self._receive)
+        self._dealer = transport.dial(address, route, mailbox, self._receive, self._disconnected)
         self._timer = self._loop.call_soon(self._greet)
 
     @property
@@ -105,6 +105,10 @@ class DealerLink:
     def _greet_again(self) -> None:
         self._repeat_s = FIRST_REPEAT_S
         self._greet()
+
+    def _disconnected(self) -> None:
+        if self._handshake.disconnected():
+            self._greet_again()
 
     def _receive(self, _route: bytes, header: Header, body: Body) -> None:
         self._check_version(header)
@@ -166,7 +170,6 @@ class PushSocket:
         self._transport = transport
         self._clock = clock
         self._socket: Socket | None = None
-        self._address = ""
         self._session = 0
         self._sent = 0
 
@@ -174,8 +177,9 @@ class PushSocket:
         """See `network.Pusher`. Raises PeerUnknown if the peer has no such socket."""
         if not self._link.is_up:
             raise NotConnected(f"the link to {self._link.peer} is down, and with it its socket {self._name}")
-        socket = self._current_socket(self._link.welcome)
-        socket.send(Header(Kind.MESSAGE, self._session, self._sent + 1, self._clock()), message)
+        if self._socket is None or self._session != self._link.welcome.session:
+            self._socket = self._open(self._link.welcome)
+        self._socket.send(Header(Kind.MESSAGE, self._session, self._sent + 1, self._clock()), message)
         self._sent += 1
 
     def close(self, flush_s: float) -> None:
@@ -184,14 +188,12 @@ class PushSocket:
             self._socket.close(flush_s)
             self._socket = None
 
-    def _current_socket(self, welcome: Welcome) -> Socket:
-        if welcome.session != self._session:
-            self._session, self._sent = welcome.session, 0
+    def _open(self, welcome: Welcome) -> Socket:
+        """A new socket for each session: what an old one still holds is for a session that has ended."""
+        self.close(0.0)
         address = welcome.one_way.get(self._name)
         if address is None:
             offered = ", ".join(sorted(welcome.one_way)) or "none"
             raise PeerUnknown(f"{self._link.peer} has no one-way socket named {self._name}; it has: {offered}")
-        if self._socket is None or address != self._address:
-            self.close(0.0)
-            self._socket, self._address = self._transport.push(address), address
-        return self._socket
+        self._session, self._sent = welcome.session, 0
+        return self._transport.push(address)

@@ -5,7 +5,7 @@ networks of different actors in one event loop share one.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from actorlm.runtime.errors import AddressUnusable, NotConnected, PeerFull, PeerUnknown
@@ -14,8 +14,8 @@ from actorlm.runtime.header import Header
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.ports import TransportNetwork
 from actorlm.runtime.reading import Reader
-from actorlm.runtime.tally import Tally
-from actorlm.runtime.transport import Connected, Receive
+from actorlm.runtime.tally import Tallies, Tally
+from actorlm.runtime.transport import Connected, Disconnected, Receive
 from actorlm.wire import Message
 
 HIGH_WATER = 1000
@@ -34,37 +34,39 @@ class MemoryTransport:
     """Implements `transport.Transport`."""
 
     def __init__(self, exchange: "Exchange", high_water: int) -> None:
-        self.tallies: list[Tally] = []
+        self._tallies = Tallies()
         self._exchange = exchange
         self._high_water = high_water
 
+    @property
+    def tallies(self) -> Collection[Tally]:
+        """See `transport.Transport`."""
+        return self._tallies.all()
+
     def listen(self, address: str, mailbox: Mailbox[object], receive: Receive, connected: Connected) -> "BoundSocket":
         """See `transport.Transport`."""
-        inlet = Inlet(mailbox, self._tally("router", address), self._high_water, receive)
+        inlet = Inlet(mailbox, self._tallies.of("router", address), self._high_water, receive)
         return BoundSocket(self._exchange, address, inlet, connected)
 
-    def dial(self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive) -> "DialledSocket":
+    def dial(
+        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, disconnected: Disconnected
+    ) -> "DialledSocket":
         """See `transport.Transport`."""
-        inlet = Inlet(mailbox, tally := self._tally("dealer", address), self._high_water, receive)
-        return DialledSocket(self._exchange, address, tally, route, inlet)
+        inlet = Inlet(mailbox, tally := self._tallies.of("dealer", address), self._high_water, receive)
+        return DialledSocket(self._exchange, address, tally, route, inlet, disconnected)
 
     def pull(self, address: str, mailbox: Mailbox[object], receive: Receive) -> "BoundSocket":
         """See `transport.Transport`."""
         return BoundSocket(
-            self._exchange, address, Inlet(mailbox, self._tally("pull", address), self._high_water, receive)
+            self._exchange, address, Inlet(mailbox, self._tallies.of("pull", address), self._high_water, receive)
         )
 
     def push(self, address: str) -> "DialledSocket":
         """See `transport.Transport`."""
-        return DialledSocket(self._exchange, address, self._tally("push", address))
+        return DialledSocket(self._exchange, address, self._tallies.of("push", address))
 
     async def close(self) -> None:
         """See `transport.Transport`."""
-
-    def _tally(self, kind: str, address: str) -> Tally:
-        tally = Tally(f"{kind} {address}")
-        self.tallies.append(tally)
-        return tally
 
 
 class Exchange:
@@ -205,13 +207,20 @@ class DialledSocket:
     """Implements `transport.Socket`: a dealer if it has an inlet, else a push socket."""
 
     def __init__(
-        self, exchange: Exchange, address: str, tally: Tally, route: bytes = b"", inlet: Inlet | None = None
+        self,
+        exchange: Exchange,
+        address: str,
+        tally: Tally,
+        route: bytes = b"",
+        inlet: Inlet | None = None,
+        disconnected: Disconnected = lambda: None,
     ) -> None:
         self.address = address
         self._exchange = exchange
         self._tally = tally
         self._route = route
         self._inlet = inlet
+        self._disconnected = disconnected
         self._bound: BoundSocket | None = None
         self._forth: Pipe | None = None
         self._back: Pipe | None = None
@@ -229,6 +238,7 @@ class DialledSocket:
             if pipe is not None:
                 pipe.ended = True
         self._bound = self._forth = self._back = None
+        self._disconnected()
 
     def send(self, header: Header, message: Message | None, _route: bytes = b"") -> None:
         """See `transport.Socket`."""

@@ -1,6 +1,7 @@
 """What went through one socket, and what it dropped and why. The first of each kind is logged, all are counted."""
 
 from collections import Counter
+from collections.abc import Collection
 
 import structlog
 
@@ -22,3 +23,18 @@ class Tally:
         self.dropped[kind] += 1
         if self.dropped[kind] == 1:
             _log.warning("message dropped; further ones are counted", socket=self.socket, kind=kind, error=str(error))
+
+
+class Tallies:
+    """The tallies of one transport, by socket: one that is opened again goes on counting."""
+
+    def __init__(self) -> None:
+        self._by_socket: dict[str, Tally] = {}
+
+    def of(self, kind: str, address: str) -> Tally:
+        """The tally of this kind of socket at this address."""
+        return self._by_socket.setdefault(f"{kind} {address}", Tally(f"{kind} {address}"))
+
+    def all(self) -> Collection[Tally]:
+        """Every tally."""
+        return self._by_socket.values()

@@ -4,7 +4,7 @@ A transport carries a header and a body from one socket to another, in order, wi
 body, and hands over a header without judging its version.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from actorlm.runtime.codec import Body
@@ -18,6 +18,9 @@ Receive = Callable[[bytes, Header, Body], None]
 
 Connected = Callable[[bytes], None]
 """Called with the route of each new connection, before its first message."""
+
+Disconnected = Callable[[], None]
+"""Called when a connection is lost, and with it what was in its queues; another one is being tried for."""
 
 
 class Socket(Protocol):
@@ -40,13 +43,16 @@ class Socket(Protocol):
 class Transport(Protocol):
     """Makes sockets, whose reading pauses while `mailbox` asks for it."""
 
-    tallies: list[Tally]
-    """One per socket."""
+    @property
+    def tallies(self) -> Collection[Tally]:
+        """One for each kind of socket at each address."""
 
     def listen(self, address: str, mailbox: Mailbox[object], receive: Receive, connected: Connected) -> Socket:
         """A router: many peers, both directions. Raises AddressUnusable."""
 
-    def dial(self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive) -> Socket:
+    def dial(
+        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, disconnected: Disconnected
+    ) -> Socket:
         """A dealer: one peer, both directions; connects now or when the peer comes, again and again."""
 
     def pull(self, address: str, mailbox: Mailbox[object], receive: Receive) -> Socket:

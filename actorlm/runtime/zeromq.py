@@ -2,14 +2,15 @@
 
 What the options are for: MANDATORY makes an unroutable message an error; HANDOVER lets a peer that reconnects take
 over its own route; IMMEDIATE keeps a dealer from queueing for a server that is not there; PROBE_ROUTER announces
-every new connection with an empty frame, so that a server knows of it before any message; MAXMSGSIZE ends the
+every new connection with an empty frame, so that a server knows of it before any message; a monitor tells a dealer that
+its connection is lost, which sending alone cannot tell from a queue that is full; MAXMSGSIZE ends the
 connection of whoever sends more; LINGER 0 leaves nothing behind but what `close` grants. A host that vanished is
 found by TCP's keepalive and not by ZeroMQ's heartbeats: those go unread, and end the connection with all that is in it,
 where a full mailbox has paused its port for long.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import zmq
 
@@ -18,9 +19,9 @@ from actorlm.runtime.errors import AddressUnusable
 from actorlm.runtime.fingerprint import Fingerprint
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.ports import TransportNetwork
-from actorlm.runtime.tally import Tally
-from actorlm.runtime.transport import Connected, Receive
-from actorlm.runtime.zeromq_socket import PlainSocket, ReadingSocket, SendingSocket
+from actorlm.runtime.tally import Tallies, Tally
+from actorlm.runtime.transport import Connected, Disconnected, Receive
+from actorlm.runtime.zeromq_socket import Monitor, PlainSocket, ReadingSocket, SendingSocket
 
 HIGH_WATER = 1000
 KEEPALIVE_S = 5
@@ -40,10 +41,15 @@ class ZeroMQTransport:
     """Implements `transport.Transport` with one context of its own."""
 
     def __init__(self, high_water: int, max_bytes: int) -> None:
-        self.tallies: list[Tally] = []
+        self._tallies = Tallies()
         self._high_water = high_water
         self._max_bytes = max_bytes
         self._context: zmq.Context[PlainSocket] = zmq.Context()
+
+    @property
+    def tallies(self) -> Collection[Tally]:
+        """See `transport.Transport`."""
+        return self._tallies.all()
 
     def listen(self, address: str, mailbox: Mailbox[object], receive: Receive, connected: Connected) -> ReadingSocket:
         """See `transport.Transport`."""
@@ -60,14 +66,18 @@ class ZeroMQTransport:
             connected=connected,
         )
 
-    def dial(self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive) -> ReadingSocket:
+    def dial(
+        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, disconnected: Disconnected
+    ) -> ReadingSocket:
         """See `transport.Transport`."""
         socket = self._socket(zmq.DEALER, address)
         socket.set(zmq.ROUTING_ID, route)
         socket.set(zmq.PROBE_ROUTER, 1)
         socket.set(zmq.IMMEDIATE, 1)
+        monitor = Monitor(socket, disconnected)
         connect(socket, address)
-        return ReadingSocket(socket, self._tally("dealer", socket), self._max_bytes, mailbox=mailbox, receive=receive)
+        tally = self._tally("dealer", socket)
+        return ReadingSocket(socket, tally, self._max_bytes, mailbox=mailbox, receive=receive, monitor=monitor)
 
     def pull(self, address: str, mailbox: Mailbox[object], receive: Receive) -> ReadingSocket:
         """See `transport.Transport`."""
@@ -89,9 +99,7 @@ class ZeroMQTransport:
         return open_socket(self._context, kind, address, self._high_water, self._max_bytes)
 
     def _tally(self, kind: str, socket: PlainSocket) -> Tally:
-        tally = Tally(f"{kind} {endpoint(socket)}")
-        self.tallies.append(tally)
-        return tally
+        return self._tallies.of(kind, endpoint(socket))
 
 
 def open_socket(

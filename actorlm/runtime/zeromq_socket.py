@@ -15,7 +15,7 @@ from actorlm.runtime.header import Header, parse
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.reading import Reader
 from actorlm.runtime.tally import Tally
-from actorlm.runtime.transport import Connected, Receive
+from actorlm.runtime.transport import Connected, Disconnected, Receive
 from actorlm.wire import Message
 
 PlainSocket = zmq.Socket[bytes]
@@ -39,7 +39,7 @@ class SendingSocket:
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
-            raise PeerFull(f"the queue of {self._tally.socket} {_to(route)}is full, or nobody is connected") from None
+            raise PeerFull(f"the queue of {self._tally.socket} {_to(route)}is full") from None
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
@@ -63,11 +63,13 @@ class ReadingSocket(SendingSocket):
         mailbox: Mailbox[object],
         receive: Receive,
         connected: Connected | None = None,
+        monitor: "Monitor | None" = None,
     ) -> None:
         super().__init__(socket, tally, max_bytes)
         self._loop = asyncio.get_running_loop()
         self._receive = receive
         self._connected = connected
+        self._monitor = monitor
         descriptor = socket.get(zmq.FD)
         assert isinstance(descriptor, int)
         self._descriptor = descriptor
@@ -85,6 +87,8 @@ class ReadingSocket(SendingSocket):
 
     def close(self, flush_s: float) -> None:
         """See `transport.Socket`."""
+        if self._monitor is not None:
+            self._monitor.close()
         self._reader.close()
         self._watch(False)
         super().close(flush_s)
@@ -112,6 +116,27 @@ class ReadingSocket(SendingSocket):
         if not 1 <= len(frames) <= 2:
             raise BadFrames(f"{len(frames)} frames; a message has a header and at most one body")
         self._receive(route, parse(frames[0]), frames[1] if len(frames) == 2 else None)
+
+
+class Monitor:
+    """Tells when the connection of `socket` is lost. Made before the socket connects."""
+
+    def __init__(self, socket: PlainSocket, disconnected: Disconnected) -> None:
+        self._socket = socket
+        self._disconnected = disconnected
+        self._events = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(int(self._events.get(zmq.FD)), self._turn)
+
+    def close(self) -> None:
+        """Ends with the socket."""
+        self._loop.remove_reader(int(self._events.get(zmq.FD)))
+        self._socket.disable_monitor()
+
+    def _turn(self) -> None:
+        while self._events.poll(0):
+            self._events.recv_multipart()
+            self._disconnected()
 
 
 def _to(route: bytes) -> str:

@@ -52,7 +52,7 @@ class Balance:
         return self._placed.keys()
 
     def join(self, replica: int, capacity: int) -> None:
-        """A replica takes requests from now on; `capacity` is its KV cache in tokens. One that is known only grows."""
+        """A replica takes requests from now on; `capacity` is its KV cache in tokens. It may be told again."""
         if replica in self._replicas:
             self._replicas[replica].capacity = capacity
         else:

@@ -8,7 +8,7 @@ tokens, and one that ends keeps its slot and blocks until the last step that use
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, KeysView, Sequence
 from typing import NamedTuple
 
 from actorlm.config import BLOCK_SIZE, SchedulerConfig
@@ -68,6 +68,11 @@ class Scheduler:
     def waiting(self) -> int:
         """Requests that wait for a slot or blocks, preempted ones too."""
         return len(self._waiting)
+
+    @property
+    def request_ids(self) -> KeysView[int]:
+        """All requests that have not ended."""
+        return self._requests.keys()
 
     @property
     def has_work(self) -> bool:

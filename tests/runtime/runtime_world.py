@@ -127,7 +127,9 @@ def connect(world: World, address: str, **options: Any) -> Side:
     return Side(network.connect(address, mailbox=box, **options), box, network)
 
 
-async def pair(world: World, *, server: dict[str, Any] | None = None, client: dict[str, Any] | None = None) -> tuple[Side, Side]:
+async def pair(
+    world: World, *, server: dict[str, Any] | None = None, client: dict[str, Any] | None = None
+) -> tuple[Side, Side]:
     """A server and a client that have shaken hands."""
     serving = serve(world, **(server or {}))
     link = connect(world, serving.port.address, **(client or {}))

@@ -13,7 +13,16 @@ from runtime_world import Blob, Ping, Pong
 
 from actorlm.errors import ProtocolError
 from actorlm.runtime.broadcast import Publisher, Subscriber, draw_topic
-from actorlm.runtime.errors import AddressUnusable, BadBody, BadFrames, BadHeader, BroadcastFull, SequenceGap, UnexpectedKind, WrongEpoch
+from actorlm.runtime.errors import (
+    AddressUnusable,
+    BadBody,
+    BadFrames,
+    BadHeader,
+    BroadcastFull,
+    SequenceGap,
+    UnexpectedKind,
+    WrongEpoch,
+)
 from actorlm.runtime.header import Header, Kind
 
 TOPIC = draw_topic()
@@ -68,7 +77,9 @@ def sync(publisher: Publisher[Any], *subscribers: Subscriber[Any]) -> None:
 
 
 @pytest.mark.parametrize("address", [None, "tcp://127.0.0.1:0"])
-def test_every_subscriber_hears_everything_in_order(open_publisher: Any, open_subscriber: Any, address: str | None) -> None:
+def test_every_subscriber_hears_everything_in_order(
+    open_publisher: Any, open_subscriber: Any, address: str | None
+) -> None:
     publisher = open_publisher() if address is None else open_publisher(address)
     subscribers = [open_subscriber(publisher.address) for _ in range(3)]
     sync(publisher, *subscribers)
@@ -115,7 +126,9 @@ def test_one_encoding_whatever_the_number_of_subscribers(
 
 
 @pytest.mark.parametrize("topic", [b"", TOPIC[:1], TOPIC[:-1], TOPIC + b"x", b"\0" * 16])
-def test_a_subscriber_to_another_topic_gets_nothing(open_publisher: Any, open_subscriber: Any, raw: Any, topic: bytes) -> None:
+def test_a_subscriber_to_another_topic_gets_nothing(
+    open_publisher: Any, open_subscriber: Any, raw: Any, topic: bytes
+) -> None:
     publisher = open_publisher()
     eavesdropper = raw(zmq.SUB)
     eavesdropper.subscribe(topic)
@@ -140,7 +153,7 @@ def test_e04_garbage_at_a_publisher(open_publisher: Any, open_subscriber: Any, r
     sync(publisher, subscriber)
     stranger = raw(zmq.XSUB)
     stranger.connect(publisher.address)
-    junk = [[b""], [b"\x01"], [b"\x02"], [b"x" * 3000], [b"\x01" + TOPIC, b"more"], [b"\x01" * 24, b"\x80\x04."]]
+    junk = [[b""], [b"\x01"], [b"\x02"], [b"x" * 3000], [b"\x01" + TOPIC[:8], b"more"], [b"\x01" * 24, b"\x80\x04."]]
     for frames in junk * 100:
         stranger.send_multipart(frames)
     for _ in range(200):
@@ -162,15 +175,21 @@ def test_a_subscriber_that_leaves_is_no_obstacle(open_publisher: Any, open_subsc
         assert staying.receive(WAIT_S) == Ping(number)
 
 
-def test_a_subscriber_that_does_not_read_is_an_error_and_loses_nothing(open_publisher: Any, open_subscriber: Any) -> None:
+def test_a_subscriber_that_does_not_read_is_an_error_and_loses_nothing(
+    open_publisher: Any, open_subscriber: Any
+) -> None:
     publisher = open_publisher()
     subscriber = open_subscriber(publisher.address)
     sync(publisher, subscriber)
     before = publisher.sequence
-    with pytest.raises(BroadcastFull, match="does not read"):
+
+    def publish_too_much() -> None:
         for _ in range(2000):
             publisher.publish(Blob(bytes(20_000)))
             time.sleep(0.0002)
+
+    with pytest.raises(BroadcastFull, match="does not read"):
+        publish_too_much()
     published = publisher.sequence - before
     assert published >= 64
     for _ in range(published):

@@ -60,13 +60,18 @@ def test_a_damaged_message_is_a_message_or_an_error(data: st.DataObject, message
 
 
 @pytest.mark.parametrize("opening", [b"\x91", b"\x81", b"\x81\xa1x", b"\xdc\x00\x01", b"\x94\xa4Tree"])
-@pytest.mark.parametrize("before", [b"", b"\x94\xa4Tree", b"\x94\xa4Tree\x91", b"\x94\xa4Tree\x90\x81\xa1x", b"\x95\xa4Tree\x90\x80\xc0"])
+@pytest.mark.parametrize(
+    "before", [b"", b"\x94\xa4Tree", b"\x94\xa4Tree\x91", b"\x94\xa4Tree\x90\x81\xa1x", b"\x95\xa4Tree\x90\x80\xc0"]
+)
 def test_e04_deep_nesting(opening: bytes, before: bytes) -> None:
     with pytest.raises(BadBody):
         CODEC.decode(before + opening * (150_000 // len(opening)))
 
 
-@pytest.mark.parametrize("body", [b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x92\xa4Blob\xc6\xff\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x92\xa4Blob\xc6\xff\xff\xff\xff"],
+)
 def test_e04_huge_declared_lengths(body: bytes) -> None:
     with pytest.raises(BadBody):
         CODEC.decode(body)
@@ -85,7 +90,9 @@ def test_what_msgpack_cannot_carry_is_an_error_of_the_sender(message: Message) -
         encode(message)
 
 
-@pytest.mark.parametrize("message", [Ping(1), Row(int32([1, 2])), Rows((Row(b""), Row(int32([3])))), Tree((Ping(1),), {}, None)])
+@pytest.mark.parametrize(
+    "message", [Ping(1), Row(int32([1, 2])), Rows((Row(b""), Row(int32([3])))), Tree((Ping(1),), {}, None)]
+)
 def test_messages_survive(message: Message) -> None:
     assert CODEC.decode(CODEC.encode(message)) == message
     assert CODEC.read(encode(message)) == message

@@ -209,6 +209,16 @@ def test_a_handshake_that_is_required_begins_the_next_attempt_once(session: int)
     assert link.attempt == 2
 
 
+def test_a_lost_connection_ends_a_session_but_no_greeting_and_no_refusal() -> None:
+    link = up(7)
+    assert link.disconnected()
+    assert (link.phase, link.attempt) == (Phase.GREETING, 2)
+    assert not link.disconnected()
+    assert link.refused(2)
+    assert not link.disconnected()
+    assert (link.phase, link.attempt) == (Phase.REFUSED, 2)
+
+
 def test_a_complaint_about_an_earlier_session_is_ignored() -> None:
     link = up(7)
     assert not link.required(6)

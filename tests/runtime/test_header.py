@@ -40,7 +40,9 @@ def test_any_bytes_are_a_header_or_an_error(frame: bytes) -> None:
     assert header.encode() == frame
 
 
-@pytest.mark.parametrize("frame", [b"", b"\x01", bytes(23), bytes(25), bytes(24), b"\x01\x07" + bytes(22), b"\x01\x05\x01" + bytes(21)])
+@pytest.mark.parametrize(
+    "frame", [b"", b"\x01", bytes(23), bytes(25), bytes(24), b"\x01\x07" + bytes(22), b"\x01\x05\x01" + bytes(21)]
+)
 def test_wrong_sizes_kinds_and_flags_are_refused(frame: bytes) -> None:
     with pytest.raises(BadHeader):
         parse(frame)

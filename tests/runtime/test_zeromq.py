@@ -256,7 +256,9 @@ async def test_a_session_does_not_serve_another_route(wire: World, raw: Callable
     await exchange(server, client)
 
 
-async def test_a_client_of_another_header_version_is_refused(wire: World, raw: Callable[..., zmq.Socket[bytes]]) -> None:
+async def test_a_client_of_another_header_version_is_refused(
+    wire: World, raw: Callable[..., zmq.Socket[bytes]]
+) -> None:
     server = serve(wire)
     other = raw(zmq.DEALER)
     other.connect(server.port.address)
@@ -291,7 +293,9 @@ async def test_a14_port_0_is_published_as_the_real_one(tmp_path: object) -> None
     await world.close()
 
 
-@pytest.mark.parametrize("address", ["ipc:///nowhere/at/all/socket", "ipc:///tmp/" + "x" * 120, "tcp://nonsense", "udp"])
+@pytest.mark.parametrize(
+    "address", ["ipc:///nowhere/at/all/socket", "ipc:///tmp/" + "x" * 120, "tcp://nonsense", "udp"]
+)
 async def test_an_address_that_cannot_be_bound_is_named(wire: World, address: str) -> None:
     with pytest.raises(AddressUnusable, match=address):
         serve(wire, address)

@@ -40,8 +40,9 @@ def test_a_large_replica_takes_more():
 
 def test_equal_work_goes_to_fewest_requests():
     balance = fleet(1000, 1000)
-    assert [balance.choose(1, 100), balance.choose(2, 50), balance.choose(3, 50)] == [0, 1, 1]
-    assert balance.choose(4, 10) == 0
+    assert [balance.choose(1, 50), balance.choose(2, 60), balance.choose(3, 50)] == [0, 1, 0]
+    balance.ended([2])
+    assert [balance.choose(4, 100), balance.choose(5, 10)] == [1, 1]
 
 
 def test_idle_replicas_take_turns():
@@ -96,8 +97,10 @@ def test_a_replica_that_comes_back_is_empty():
 def test_a_replica_that_announces_itself_again_keeps_its_requests():
     balance = fleet(1000)
     balance.choose(1, 100)
-    balance.join(0, 1000)
+    balance.join(0, 500)
     assert balance.owner(1) == 0
+    balance.join(1, 1000)
+    assert [balance.choose(2, 150), balance.choose(3, 100)] == [1, 1]
     balance.check()
 
 

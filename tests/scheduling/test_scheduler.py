@@ -132,6 +132,15 @@ def test_an_abort_ends_every_phase(new_replica, phase, in_flight):
     replica.check_idle()
 
 
+def test_all_that_is_left_can_be_aborted(new_replica):
+    replica = new_replica(max_num_seqs=2)
+    for request_id in range(4):
+        replica.add(request_id, [request_id])
+    replica.step()
+    assert replica.scheduler.abort(replica.scheduler.request_ids) == [0, 1, 2, 3]
+    assert not replica.scheduler.request_ids
+
+
 def test_a_step_in_flight_keeps_slot_and_blocks(new_replica):
     replica = new_replica(max_num_seqs=1)
     replica.add(1, range(20), max_tokens=5)
@@ -146,6 +155,20 @@ def test_a_step_in_flight_keeps_slot_and_blocks(new_replica):
     assert replica.outputs[1] == []
     assert replica.scheduler.kv_used_tokens == 0
     replica.run()
+    replica.check_idle()
+
+
+def test_an_abort_under_two_steps_waits_for_both(new_replica):
+    replica = new_replica()
+    request = replica.add(1, range(20), max_tokens=5)
+    replica.start_step()
+    replica.start_step()
+    replica.abort(1)
+    replica.end_step()
+    replica.scheduler.check()
+    assert (request.state, replica.scheduler.kv_used_tokens) == (State.LEAVING, 32)
+    replica.end_step()
+    assert (request.state, replica.scheduler.kv_used_tokens) == (State.FINISHED, 0)
     replica.check_idle()
 
 
