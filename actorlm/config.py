@@ -1,8 +1,8 @@
 """Every option, once. Flags, environment variables, TOML keys and `--help` derive from these structs.
 
 The TOML key of a field is `[section] field`; its flag is `--field` with dashes, unless the field's metadata
-names another (`parallel.data` is `--dp`); its variable is `ACTORLM_` and the flag in capitals. A flag beats the environment,
-which beats the file. This module is the only one that reads the environment for options.
+names another (`parallel.data` is `--dp`); its variable is `ACTORLM_` and the flag in capitals. A flag beats the
+environment, which beats the file. This module is the only one that reads the environment.
 """
 
 import os
@@ -30,8 +30,8 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """A table of the TOML file and a group of `--help`."""
 
 
-class ModelConfig(_Section):
-    """Model"""
+class ModelConfig(_Section, frozen=True):
+    """Model."""
 
     path: Annotated[
         str | None,
@@ -52,8 +52,8 @@ class ModelConfig(_Section):
     ] = None
 
 
-class ParallelConfig(_Section):
-    """Parallelism"""
+class ParallelConfig(_Section, frozen=True):
+    """Parallelism."""
 
     data: Annotated[int, option("replicas of the model, each an EngineCore", flag="dp", ge=1, le=64)] = 1
     tensor: Annotated[int, option("devices that share each layer of a replica", flag="tp", ge=1, le=64)] = 1
@@ -67,8 +67,8 @@ class ParallelConfig(_Section):
     ] = None
 
 
-class CacheConfig(_Section):
-    """KV cache"""
+class CacheConfig(_Section, frozen=True):
+    """KV cache."""
 
     kv_cache_tokens: Annotated[
         AtLeastOneBlock | None,
@@ -80,8 +80,8 @@ class CacheConfig(_Section):
     prefix_caching: Annotated[bool, option("reuse the KV blocks of equal prefixes")] = True
 
 
-class SchedulerConfig(_Section):
-    """Scheduler"""
+class SchedulerConfig(_Section, frozen=True):
+    """Scheduler."""
 
     max_num_seqs: Annotated[int, option("requests computed together", unit="requests", ge=1, le=4096)] = 256
     max_num_batched_tokens: Annotated[
@@ -92,8 +92,8 @@ class SchedulerConfig(_Section):
     ] = 20_480
 
 
-class HttpConfig(_Section):
-    """HTTP"""
+class HttpConfig(_Section, frozen=True):
+    """HTTP."""
 
     host: Annotated[str, option("address to listen on")] = "127.0.0.1"
     port: Annotated[int, option("port to listen on", ge=0, le=65535)] = 8000
@@ -104,8 +104,8 @@ class HttpConfig(_Section):
     max_choices: Annotated[int, option("most choices of one request: n times the number of prompts", ge=1)] = 1024
 
 
-class SupervisionConfig(_Section):
-    """Supervision"""
+class SupervisionConfig(_Section, frozen=True):
+    """Supervision."""
 
     start_timeout_s: Annotated[float, option("time to be ready in, else the tree exits", unit="s", gt=0)] = 600.0
     drain_timeout_s: Annotated[float, option("time that accepted requests get after SIGTERM", unit="s", ge=0)] = 30.0

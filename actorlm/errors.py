@@ -97,7 +97,9 @@ class InsufficientMemory(ModelError):
     """Weights and KV cache do not fit; the message says what would."""
 
 
-STATUS: dict[int, type[ActorlmError]] = {c.status: c for c in (BadRequest, Unauthorized, NotFound, Overloaded, Unavailable)}
+STATUS: dict[int, type[ActorlmError]] = {
+    c.status: c for c in (BadRequest, Unauthorized, NotFound, Overloaded, Unavailable)
+}
 """The error class for a status that came over a wire; anything else is `Interrupted`."""
 
 

@@ -36,7 +36,9 @@ def base_directory() -> Path:
             refused.append(f"{candidate}: {error}")
             continue
         return candidate
-    raise ConfigError(f"no directory for the tree's sockets; set XDG_RUNTIME_DIR to one of yours ({'; '.join(refused)})")
+    raise ConfigError(
+        f"no directory for the tree's sockets; set XDG_RUNTIME_DIR to one of yours ({'; '.join(refused)})"
+    )
 
 
 def _check_private(directory: Path) -> None:
@@ -103,7 +105,13 @@ def sweep(base: Path) -> None:
 
 def running() -> list[Path]:
     """The run directories of this user that living supervisors hold."""
-    return [directory for base in runtime_directories() if base.is_dir() for directory in sorted(base.iterdir()) if _held(directory)]
+    return [
+        directory
+        for base in runtime_directories()
+        if base.is_dir()
+        for directory in sorted(base.iterdir())
+        if _held(directory)
+    ]
 
 
 def _held(directory: Path) -> bool:

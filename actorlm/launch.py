@@ -1,12 +1,11 @@
 """The wiring: from the specification of one process to its running actor.
 
-The one file that knows which class plays which role, and who connects to whom. Imports of a role's own parts wait until that role
-is built, because a process pays for what it imports: only workers import torch, only frontends Litestar.
+The one file that knows which class plays which role, and who connects to whom. Imports of a role's own parts wait until
+that role is built, because a process pays for what it imports: only workers import torch, only frontends Litestar.
 """
 # ruff: noqa: PLC0415 - see above
 
 import asyncio
-import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
@@ -196,10 +195,9 @@ def _build_engine(child: _Child) -> Built:
 def _executor(child: _Child) -> Any:
     spec = child.spec
     if spec.topology.executor == "inline":
-        from actorlm.execution.worker import build_worker
         from actorlm.executors.inline import InlineExecutor
 
-        return InlineExecutor(lambda: build_worker(spec.config, spec.model, _num_blocks(spec)))
+        return InlineExecutor(lambda: _build_tensor_worker(spec))
     from actorlm.executors.broadcast import BroadcastExecutor
     from actorlm.messages.catalog import INBOXES
     from actorlm.runtime.broadcast import Publisher
@@ -223,7 +221,6 @@ def _executor(child: _Child) -> Any:
 
 def _build_worker(child: _Child) -> Built:
     from actorlm.actors.worker import WorkerActor
-    from actorlm.execution.worker import build_worker
     from actorlm.messages.actor import Control
     from actorlm.messages.catalog import INBOXES
     from actorlm.runtime.broadcast import Subscriber
@@ -240,12 +237,18 @@ def _build_worker(child: _Child) -> Built:
         child.name,
         child.mailbox,
         rank=spec.process.rank,
-        build=lambda: build_worker(spec.config, spec.model, _num_blocks(spec)),
+        build=lambda: _build_tensor_worker(spec),
         engine=child.link(engine, Control, f"{engine}-workers"),
         subscribe=subscribe,
         membership=Membership(child.link(Role.SUPERVISOR, Control), Metrics(), child.network),
     )
     return worker, _nothing
+
+
+def _build_tensor_worker(spec: Specification) -> Any:
+    from actorlm.execution.worker import build_worker
+
+    return build_worker(spec.config, spec.model, num_blocks=_num_blocks(spec), threads=spec.topology.threads)
 
 
 def _num_blocks(spec: Specification) -> int:

@@ -55,7 +55,7 @@ def _option(section: str, struct: type, field: "msgspec.structs.FieldInfo") -> O
         field=field.name,
         flag=flag,
         variable="ACTORLM_" + flag.removeprefix("--").replace("-", "_").upper(),
-        group=(struct.__doc__ or section).strip(),
+        group=(struct.__doc__ or section).strip(" ."),
         help=meta.description,
         unit=extra["unit"],
         default=field.default,

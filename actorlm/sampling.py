@@ -65,14 +65,21 @@ def _check_min_tokens(params: SamplingParams) -> None:
     if params.min_tokens < 0:
         raise BadRequest(f"min_tokens is {params.min_tokens}; it must not be negative", param="min_tokens")
     if params.min_tokens > params.max_tokens:
-        raise BadRequest(f"min_tokens ({params.min_tokens}) is above max_tokens ({params.max_tokens})", param="min_tokens")
+        raise BadRequest(
+            f"min_tokens ({params.min_tokens}) is above max_tokens ({params.max_tokens})", param="min_tokens"
+        )
 
 
 def _check_ids(params: SamplingParams, vocab_size: int) -> None:
     if len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-        raise BadRequest(f"stop_token_ids has {len(params.stop_token_ids)} ids; at most {MAX_STOP_TOKEN_IDS} are allowed", param="stop_token_ids")
+        raise BadRequest(
+            f"stop_token_ids has {len(params.stop_token_ids)} ids; at most {MAX_STOP_TOKEN_IDS} are allowed",
+            param="stop_token_ids",
+        )
     if len(params.logit_bias) > MAX_LOGIT_BIAS:
-        raise BadRequest(f"logit_bias has {len(params.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed", param="logit_bias")
+        raise BadRequest(
+            f"logit_bias has {len(params.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed", param="logit_bias"
+        )
     for token in params.stop_token_ids:
         check_token("stop_token_ids", token, vocab_size)
     for token, bias in params.logit_bias:

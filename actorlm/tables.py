@@ -28,7 +28,9 @@ def print_plan(topology: Topology, config: Config, model: ModelDescription) -> N
     for process in topology.processes:
         table.add_row(*_planned_row(process))
     console.print(table)
-    console.print(f"model    {model.name}: {model.architecture}, {model.num_parameters:,} parameters, {model.path or 'built in'}")
+    console.print(
+        f"model    {model.name}: {model.architecture}, {model.num_parameters:,} parameters, {model.path or 'built in'}"
+    )
     console.print(f"http     {config.http.host}:{config.http.port}, shared by {config.http.frontends} frontend(s)")
     console.print(f"sockets  {topology.address('NAME')}, in a private directory made at the start")
     console.print(f"KV cache {topology.kv_cache_tokens:,} tokens a replica; executor {topology.executor}")

@@ -54,11 +54,12 @@ class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole tree. `directory` holds its `ipc://` sockets; `kv_cache_tokens` is per replica."""
+    """The whole tree. `directory` holds its sockets; `kv_cache_tokens` is per replica, `threads` per worker."""
 
     directory: str
     executor: str
     kv_cache_tokens: int
+    threads: int
     processes: tuple[PlannedProcess, ...]
 
     def address(self, socket: str) -> str:
@@ -75,7 +76,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         return sum(process.memory_bytes for process in self.processes)
 
 
-def plan(config: Config, size: ModelSize, *, directory: str, free_bytes: int) -> Topology:
+def plan(config: Config, size: ModelSize, *, directory: str, free_bytes: int, cores: int) -> Topology:
     """The tree for these options. Raises ConfigError or InsufficientMemory, naming the option and the way out."""
     executor = _executor(config)
     item_size = ITEM_SIZE[config.model.dtype]
@@ -96,6 +97,7 @@ def plan(config: Config, size: ModelSize, *, directory: str, free_bytes: int) ->
         directory=directory,
         executor=executor,
         kv_cache_tokens=kv_tokens,
+        threads=config.parallel.threads or max(1, cores // config.parallel.data),
         processes=(*replicas, *_edge(config)),
     )
 
@@ -118,8 +120,8 @@ def _check_memory(config: Config, weights: int, per_replica: int, free_bytes: in
     needed = config.parallel.data * per_replica
     if needed > free_bytes:
         raise InsufficientMemory(
-            f"{config.parallel.data} replica(s) need {_gib(weights)} GiB of weights and {_gib(per_replica - weights)} GiB of"
-            f" KV cache each, {_gib(needed)} GiB together; {_gib(free_bytes)} GiB are free."
+            f"{config.parallel.data} replica(s) need {_gib(weights)} GiB of weights and"
+            f" {_gib(per_replica - weights)} GiB of KV cache each, {_gib(needed)} GiB together; {_gib(free_bytes)} GiB are free."
             " Lower --kv-cache-tokens, --max-model-len or --dp, or choose a smaller --dtype"
         )
 

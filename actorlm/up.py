@@ -1,9 +1,8 @@
 """`actorlm up`: find the model, plan the tree, check what can be checked before anything starts, then supervise.
 
-Everything that can be wrong with options, model, port and memory is found here, in seconds, in the supervisor's process.
+What can be wrong with options, model, port and memory is found here, in seconds, in the supervisor's process.
 """
 
-import asyncio
 import os
 import socket
 from collections.abc import Callable
@@ -84,7 +83,8 @@ def plan_tree(config: Config, model: ModelDescription, directory: str) -> Topolo
         kv_bytes_per_token=model.kv_bytes_per_token(item_size),
         max_model_len=model.max_model_len,
     )
-    return plan(config, size, directory=directory, free_bytes=psutil.virtual_memory().available)
+    free_bytes, cores = psutil.virtual_memory().available, len(os.sched_getaffinity(0))
+    return plan(config, size, directory=directory, free_bytes=free_bytes, cores=cores)
 
 
 def run_tree(config: Config) -> int:
@@ -188,7 +188,13 @@ def _spawner(
 ) -> Callable[[str, int], ChildProcess]:
     processes = {process.name: process for process in topology.processes}
     # Keep the environment readable to others: process titles must not overwrite it. Idle threads must not spin.
-    environment = {**os.environ, "SPT_NOENV": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        **os.environ,
+        "SPT_NOENV": "1",
+        "OMP_NUM_THREADS": str(topology.threads),
+        "OMP_WAIT_POLICY": "passive",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
     def spawn(name: str, incarnation: int) -> ChildProcess:
         process = processes[name]
@@ -201,8 +207,6 @@ def _spawner(
             model=model,
             listener=listener.fileno() if sockets else None,
         )
-        return ChildProcess.spawn(
-            ["actorlm.process", name], msgspec.json.encode(specification), environment, sockets
-        )
+        return ChildProcess.spawn(["actorlm.process", name], msgspec.json.encode(specification), environment, sockets)
 
     return spawn

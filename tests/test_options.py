@@ -49,7 +49,12 @@ def test_an_unknown_variable_suggests_the_nearest():
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [("[http]\nprot = 1", "http.prot; did you mean http.port"), ("[htp]\nport = 1", "htp.port"), ("port = 1", "port"), ("[http", "tree.toml")],
+    [
+        ("[http]\nprot = 1", "http.prot; did you mean http.port"),
+        ("[htp]\nport = 1", "htp.port"),
+        ("port = 1", "port"),
+        ("[http", "tree.toml"),
+    ],
 )
 def test_a_bad_file_is_named_with_its_key(tmp_path, text, named):
     file = tmp_path / "tree.toml"

@@ -16,7 +16,7 @@ def _config(**sections):
 
 
 def _plan(config, free=4 * GIB, size=SIZE):
-    return plan(config, size, directory="/run/x", free_bytes=free)
+    return plan(config, size, directory="/run/x", free_bytes=free, cores=4)
 
 
 def test_one_process_for_each_actor():
@@ -74,7 +74,9 @@ def test_a12_too_little_memory_is_refused_with_both_numbers():
 
 
 def test_half_precision_halves_the_memory():
-    full, half = (_plan(_config(model={"dtype": dtype}, cache={"kv_cache_tokens": 16})) for dtype in ("float32", "bfloat16"))
+    full, half = (
+        _plan(_config(model={"dtype": dtype}, cache={"kv_cache_tokens": 16})) for dtype in ("float32", "bfloat16")
+    )
     assert full.processes[0].memory_bytes - half.processes[0].memory_bytes == 2 * SIZE.num_parameters
 
 
@@ -85,6 +87,13 @@ def test_the_null_model_plans_no_memory_and_no_device():
 
 
 def test_every_address_fits_an_ipc_path():
-    topology = plan(_config(http={"detokenizers": 64}), SIZE, directory="/" + "x" * 73, free_bytes=GIB)
+    topology = plan(_config(http={"detokenizers": 64}), SIZE, directory="/" + "x" * 73, free_bytes=GIB, cores=4)
     sockets = {socket for process in topology.processes for socket in process.binds}
     assert max(len(topology.address(socket).removeprefix("ipc://")) for socket in sockets) < 107
+
+
+def test_threads_are_the_cores_divided_among_the_replicas():
+    assert _plan(_config()).threads == 4
+    assert _plan(_config(parallel={"data": 3})).threads == 1
+    assert _plan(_config(parallel={"data": 8})).threads == 1
+    assert _plan(_config(parallel={"data": 8, "threads": 3})).threads == 3

@@ -28,7 +28,12 @@ class ServingBackend:
     """The frontend actor, a tokenizer and a chat template as one backend."""
 
     def __init__(
-        self, frontend: Frontend, model: ModelDescription, tokenizer: Tokenizer, template: ChatTemplate | None, max_choices: int
+        self,
+        frontend: Frontend,
+        model: ModelDescription,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        max_choices: int,
     ) -> None:
         self._frontend = frontend
         self._tokenizer = tokenizer

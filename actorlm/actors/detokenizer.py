@@ -1,7 +1,7 @@
 """The Detokenizer: token ids in, text out.
 
 Owns: the text state of each open request (incomplete characters, possible stop strings). Receives Open and Close from
-frontends, TokensSampled from engines; sends each frontend one TextDelta per batch. Must not know: prompts, sampling, HTTP.
+frontends, TokensSampled from engines; sends each frontend one TextDelta per batch. Must not know: sampling, HTTP.
 """
 
 import asyncio
@@ -39,7 +39,12 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
     """The shell around one `text.detokenize.TextStream` per request."""
 
     def __init__(
-        self, name: str, mailbox: Mailbox[Inbox | LinkEvent], server: Server, membership: Membership, tokenizer: Tokenizer
+        self,
+        name: str,
+        mailbox: Mailbox[Inbox | LinkEvent],
+        server: Server,
+        membership: Membership,
+        tokenizer: Tokenizer,
     ) -> None:
         super().__init__(name, mailbox)
         self._server = server

@@ -1,7 +1,7 @@
 """The EngineCore: one replica's scheduler and the loop that drives its workers.
 
 Owns: the requests of its replica, their KV blocks, the order of steps. Receives Generate and Abort from the balancer;
-sends tokens to detokenizers, and loads and refusals to the balancer. Must not know: text, HTTP, how many ranks run a step.
+sends tokens to detokenizers, loads and refusals to the balancer. Must not know: text, HTTP, how many ranks run a step.
 """
 
 import asyncio
@@ -133,7 +133,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             self._push(detokenizer, samples)
 
     def _push(self, detokenizer: int, samples: list[Sampled]) -> None:
-        """Never waits for a detokenizer: one that is full is stuck and is to be killed, one that is gone took its requests along."""
+        """Never waits for a detokenizer: one that is full is stuck, one that is gone took its requests along."""
         try:
             self._pushers[detokenizer].send(_tokens_sampled(self._replica, samples))
         except PeerFull:
@@ -167,9 +167,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         ended, self._ended = self._ended, []
         scheduler = self._scheduler
         self._tell_balancer(
-            LoadReported(
-                self._replica, scheduler.running, scheduler.waiting, scheduler.kv_used_tokens, int64(ended)
-            )
+            LoadReported(self._replica, scheduler.running, scheduler.waiting, scheduler.kv_used_tokens, int64(ended))
         )
 
     def _tell_balancer(self, message: Message) -> None:

@@ -1,7 +1,7 @@
 """The Frontend: owns requests from their acceptance to their last byte.
 
 Behind it everything is soft state. Receives text from detokenizers, refusals and interruptions from the balancer, the
-tree's state from the supervisor. Implements `api.ports.Backend`, the HTTP face's only way in. Must not know: HTTP, tensors.
+tree's state from the supervisor. Must not know: HTTP, which asks it through `actors/backend.py`; tensors.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, assert_never
 
-from actorlm.actors.generation import Choice, Generation
+from actorlm.actors.generation import NOWHERE, Choice, Generation
 from actorlm.actors.membership import Membership
 from actorlm.api.ports import Delta, FinishReason, Submission
 from actorlm.errors import ActorlmError, Interrupted, Overloaded, Unavailable, from_wire
@@ -137,12 +137,15 @@ class Frontend(Actor[Inbox | LinkEvent]):
             raise Overloaded(f"{len(self._open)} choices are open and at most {MAX_OPEN} may be; try again later")
         generation, now = Generation(self._abort), time.monotonic()
         choices = [
-            Choice(next(self._ids), index, submission, next(self._turns), now, generation, trace_id)
+            Choice(next(self._ids), index, submission, NOWHERE, now, generation, trace_id)
             for index, submission in enumerate(submissions)
         ]
         generation.begin(choices)
+        self._open.update({choice.id: choice for choice in choices})
+        self._metrics.add("requests_accepted", len(choices))
         for choice in choices:
-            self._accept(choice)
+            if choice.id in self._open:  # none is left once one has failed
+                self._open_text(choice)
         return generation
 
     async def metrics(self) -> bytes:
@@ -159,9 +162,8 @@ class Frontend(Actor[Inbox | LinkEvent]):
 
     # The life of a generation.
 
-    def _accept(self, choice: Choice) -> None:
-        self._open[choice.id] = choice
-        self._metrics.add("requests_accepted")
+    def _open_text(self, choice: Choice) -> None:
+        """Opens the text at the next detokenizer that takes it; where none does, the request ends with an error."""
         submission = choice.submission
         message = Open(
             request=choice.id,
@@ -173,7 +175,14 @@ class Frontend(Actor[Inbox | LinkEvent]):
             include_stop=submission.include_stop,
             skip_special_tokens=submission.skip_special_tokens,
         )
-        self._send(self._detokenizers[choice.detokenizer], message, choice)
+        error: ActorlmError | None = None
+        for _ in self._detokenizers:
+            choice.detokenizer = next(self._turns)
+            error = _undelivered(self._detokenizers[choice.detokenizer], message)
+            if error is None:
+                return
+        assert error is not None, "a tree has a detokenizer"
+        self._fail(choice.generation, error)
 
     def _generate(self, message: Opened) -> None:
         choice = self._open.get(message.request)
@@ -189,7 +198,9 @@ class Frontend(Actor[Inbox | LinkEvent]):
             sampling=choice.submission.sampling,
             trace_id=choice.trace_id,
         )
-        self._send(self._balancer, generate, choice)
+        error = _undelivered(self._balancer, generate)
+        if error is not None:
+            self._fail(choice.generation, error)
 
     def _deliver(self, message: TextDelta) -> None:
         now = time.monotonic()
@@ -327,15 +338,6 @@ class Frontend(Actor[Inbox | LinkEvent]):
             samples = ((sample.metric, sample.labels, sample.value) for sample in message.samples)
             future.set_result(render(samples, self._served_name))
 
-    def _send(self, link: Link, message: Message, choice: Choice) -> None:
-        """Sends what a choice needs; where that cannot be, its request ends with an error."""
-        try:
-            link.send(message)
-        except NotConnected:
-            self._fail(choice.generation, Unavailable(f"{link.peer} is restarting; try again later"))
-        except PeerFull:
-            self._fail(choice.generation, Overloaded(f"{link.peer} does not keep up; try again later"))
-
     def _tell(self, link: Link, message: Message) -> None:
         """Sends what spares work. A peer that is gone has nothing to spare; one that is full is stuck."""
         try:
@@ -344,3 +346,14 @@ class Frontend(Actor[Inbox | LinkEvent]):
             return
         except PeerFull:
             self._membership.say(PeerStuck(link.peer))
+
+
+def _undelivered(link: Link, message: Message) -> ActorlmError | None:
+    """Sends what a request needs; where that cannot be, returns the error for its client."""
+    try:
+        link.send(message)
+    except NotConnected:
+        return Unavailable(f"{link.peer} is restarting; try again later")
+    except PeerFull:
+        return Overloaded(f"{link.peer} does not keep up; try again later")
+    return None

@@ -8,6 +8,9 @@ from typing import Self
 from actorlm.api.ports import Delta, FinishReason, Submission
 from actorlm.errors import ActorlmError
 
+NOWHERE = -1
+"""The detokenizer of a choice whose text is not open yet."""
+
 
 @dataclass(slots=True, eq=False)
 class Choice:

@@ -1,4 +1,4 @@
-"""An actor's tie to its supervisor: readiness, phases, heartbeats, metrics. Every actor but the supervisor holds one."""
+"""An actor's tie to its supervisor: readiness, phases, heartbeats, metrics. All but the supervisor hold one."""
 
 import asyncio
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class Membership:
             self._early.append(message)
 
     async def beat(self, actor: Actor[Any], busy: Callable[[], bool]) -> None:
-        """Sends a heartbeat every second, for ever. One that finds the link full is left out: the next one says more."""
+        """Sends a heartbeat every second, for ever. One that finds the link full is left out: the next says more."""
         while True:
             await asyncio.sleep(BEAT_S)
             if self._link.is_up:

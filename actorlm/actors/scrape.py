@@ -18,10 +18,10 @@ class Scrapes:
         self._say = say
         self._open: dict[int, tuple[str, set[str], list[MetricSample]]] = {}
 
-    def begin(self, asker: str, token: int, members: Iterable[str]) -> None:
-        """Asks every member; answers the asker when all have reported, or when patience ends."""
+    def begin(self, asker: str, token: int, members: Iterable[str], own: Iterable[MetricSample]) -> None:
+        """Asks every member; answers the asker with `own` and theirs when all have reported, or when patience ends."""
         awaited = set(members)
-        self._open[token] = (asker, awaited, [])
+        self._open[token] = (asker, awaited, list(own))
         for member in awaited:
             self._say(member, CollectMetrics(token))
         asyncio.get_running_loop().call_later(PATIENCE_S, self._close, token)

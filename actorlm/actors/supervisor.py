@@ -1,7 +1,7 @@
 """The Supervisor: starts, watches, restarts and ends every process of a host.
 
 Owns: the children, the tree's state, the exit status. Receives readiness, heartbeats and metrics from all actors, and
-questions from operators. The decisions are `runtime.supervision`'s; processes come from `spawn`. Must not know: requests.
+questions from operators. Decisions are `runtime.supervision`'s; processes come from `spawn`. Must not know: requests.
 """
 
 import asyncio
@@ -17,10 +17,18 @@ import psutil
 
 from actorlm.actors.roster import Roster
 from actorlm.actors.scrape import Scrapes
-from actorlm.messages.actor import Drain, PeerLost, Stop, TreeChanged, TreeState
+from actorlm.messages.actor import Drain, MetricSample, PeerLost, Stop, TreeChanged, TreeState
 from actorlm.messages.operator import ActorDescribed, TreeDescribed
 from actorlm.messages.supervisor import (
-    ActorReady, DescribeTree, Drained, Heartbeat, Inbox, MetricsReported, PeerStuck, PhaseChanged, ReadMetrics,
+    ActorReady,
+    DescribeTree,
+    Drained,
+    Heartbeat,
+    Inbox,
+    MetricsReported,
+    PeerStuck,
+    PhaseChanged,
+    ReadMetrics,
 )  # fmt: skip
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.child import ChildProcess
@@ -29,7 +37,14 @@ from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Server
 from actorlm.runtime.supervision import (
-    AnnounceLost, ChildState, Effect, GiveUp, KillChild, StartChild, Supervision, TreeMoved,
+    AnnounceLost,
+    ChildState,
+    Effect,
+    GiveUp,
+    KillChild,
+    StartChild,
+    Supervision,
+    TreeMoved,
 )  # fmt: skip
 from actorlm.screen import Screen
 from actorlm.topology import Role
@@ -102,7 +117,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             case Drained():
                 self._has_drained(sender)
             case ReadMetrics():
-                self._scrapes.begin(sender, message.token, self._members())
+                self._scrapes.begin(sender, message.token, self._members(), self._restarts())
             case MetricsReported():
                 self._scrapes.reported(sender, message)
             case DescribeTree():
@@ -236,6 +251,10 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         self._roster.joined(message)
         if message.role == Role.FRONTEND:
             self._say(message.name, TreeChanged(self._state))
+
+    def _restarts(self) -> list[MetricSample]:
+        children = self._supervision.children.values()
+        return [MetricSample("actor_restarts", (child.name,), child.restarts) for child in children]
 
     def _describe(self) -> TreeDescribed:
         rows = tuple(self._describe_child(name) for name in self._supervision.children)

@@ -1,7 +1,7 @@
 """The Worker process: one rank behind the broadcast executor.
 
-Owns: this rank's weights, KV cache and the state of its slots. Steps arrive by broadcast and are computed on one thread with
-blocking receives; the event loop does control only. Must not know: requests, schedulers, other ranks' results.
+Owns: this rank's weights, KV cache and the state of its slots. Steps arrive by broadcast and are computed on one thread
+with blocking receives; the event loop does control only. Must not know: requests, schedulers, other ranks' results.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ import msgspec
 from litestar import Request
 from litestar.types import Receive, ReceiveMessage, Scope, Send
 
-from actorlm.api.errors import BodyTimeout, UnsupportedMedia, invalid_body
+from actorlm.api.errors import BodyTimeout, ClientGone, UnsupportedMedia, invalid_body
 from actorlm.errors import BadRequest
 
 
@@ -27,7 +27,7 @@ class JsonRequest(Request[Any, Any, Any]):
         super().__init__(scope, _patient(receive, scope["litestar_app"].state.body_timeout_s), send)
 
     async def body(self) -> bytes:
-        """The whole body. Raises UnsupportedMedia before reading, then BadRequest, BodyTimeout or BodyTooLarge."""
+        """The whole body. Raises UnsupportedMedia before reading, then BadRequest or one of its subclasses."""
         check_media(self.headers.get("content-type"), self.headers.get("content-encoding"))
         body = await super().body()
         if not body:
@@ -43,9 +43,12 @@ def _patient(receive: Receive, seconds: float) -> Receive:
     async def receive_in_time() -> ReceiveMessage:
         try:
             async with asyncio.timeout(seconds):
-                return await receive()
+                message = await receive()
         except TimeoutError:
             raise BodyTimeout(f"no more of the body arrived within {seconds:g} s") from None
+        if message["type"] == "http.disconnect":
+            raise ClientGone("the client left before the body had arrived")
+        return message
 
     return receive_in_time
 

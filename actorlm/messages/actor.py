@@ -23,7 +23,7 @@ class TreeChanged(Message):
 
 
 class PeerLost(Message):
-    """This incarnation of an actor is gone for good. All that it owned is gone with it."""
+    """An incarnation of an actor is gone for good. All that it owned is gone with it."""
 
     name: str
     role: str

@@ -3,7 +3,6 @@
 from actorlm.wire import Int32, Message
 
 
-
 class WorkerReady(Message):
     """Rank `rank` has loaded its weights, and has seen Sync of this epoch on the broadcast."""
 

@@ -1,0 +1,1 @@
+"""How actors talk and live: mailboxes, transports, handshakes, supervision. Knows no models."""

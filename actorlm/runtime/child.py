@@ -1,10 +1,11 @@
 """A supervised process, seen from its supervisor, and the same pipes seen from the child.
 
-A child is started by exec from the supervisor's main thread. Its standard input is the control pipe: the first line is its
-specification, and its end means that the supervisor is gone. Its standard output carries at most one line, the
+A child is started by exec from the supervisor's main thread. Its standard input is the control pipe: the first line is
+its specification, and its end means that the supervisor is gone. Its standard output carries at most one line, the
 `LastWords` of a child that fails. Both work when no socket does.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -37,7 +38,11 @@ class ChildProcess:
 
     @classmethod
     def spawn(
-        cls, arguments: Sequence[str], specification: bytes, environment: Mapping[str, str], sockets: Sequence[socket.socket]
+        cls,
+        arguments: Sequence[str],
+        specification: bytes,
+        environment: Mapping[str, str],
+        sockets: Sequence[socket.socket],
     ) -> "ChildProcess":
         """Starts `python -m ...arguments` in a session of its own and writes its one-line specification."""
         process = subprocess.Popen(
@@ -49,10 +54,8 @@ class ChildProcess:
             pass_fds=[sock.fileno() for sock in sockets],
         )
         child = cls(process, os.pidfd_open(process.pid))
-        try:
+        with contextlib.suppress(BrokenPipeError):  # if it has died already, its exit tells
             os.write(child._control, specification + b"\n")
-        except BrokenPipeError:
-            pass  # it has died already; its exit tells
         return child
 
     @property
@@ -77,10 +80,8 @@ class ChildProcess:
 
     def signal(self, number: int) -> None:
         """Sends a signal; a process that has ended already does not mind."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
-        except ProcessLookupError:
-            pass
 
 
 def describe_exit(status: int, report: bytes) -> str:

@@ -10,6 +10,7 @@ from actorlm.runtime.errors import (
     MailboxFull,
     NotConnected,
     NotDelivered,
+    PeerFull,
     PeerUnknown,
     SequenceGap,
     UnexpectedKind,
@@ -73,7 +74,12 @@ class DealerLink:
         if not self.is_up:
             raise NotConnected(f"the link to {self.peer} is {self._handshake.phase.value}")
         header = Header(Kind.MESSAGE, self._handshake.session, self._handshake.sent + 1, self._clock())
-        self._dealer.send(header, message)
+        try:
+            self._dealer.send(header, message)
+        except PeerFull:
+            if not self.is_up:
+                raise NotConnected(f"the connection to {self.peer} is lost") from None
+            raise
         self._handshake.sent += 1
 
     def pusher(self, socket_name: str) -> "PushSocket":

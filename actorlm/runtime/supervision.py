@@ -83,7 +83,7 @@ class AnnounceLost:
 
 @dataclass(frozen=True, slots=True)
 class TreeMoved:
-    """What the tree can do has changed: `serving` roles all have a ready child, `missing` names those that are not up."""
+    """What the tree can do has changed: `serving` if each role has a ready child; `missing` are not ready."""
 
     complete: bool
     serving: bool
@@ -194,7 +194,8 @@ class Supervision:
         self._deaths = [death for death in self._deaths if now - death < self.policy.window_s] + [now]
         if len(self._deaths) > self.policy.max_restarts:
             return self._give_up(
-                f"{cause}; {len(self._deaths)} deaths within {self.policy.window_s:g} s are more than --max-restarts allows"
+                f"{cause}; {len(self._deaths)} deaths within {self.policy.window_s:g} s are more than --max-restarts"
+                f" ({self.policy.max_restarts}) allows"
             )
         pause = self.policy.first_pause_s * 2.0 ** (len(self._deaths) - 1)
         self._due[group] = now + min(pause, self.policy.longest_pause_s)

@@ -81,6 +81,10 @@ class ReadingSocket(SendingSocket):
         """See `transport.Socket`."""
         try:
             super().send(header, message, route)
+        except PeerFull:
+            if self._monitor is not None:
+                self._monitor.look()  # a peer that is gone has no queue: whoever sends learns which of the two it is
+            raise
         finally:
             if int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
                 self._reader.schedule()
@@ -126,14 +130,16 @@ class Monitor:
         self._disconnected = disconnected
         self._events = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(int(self._events.get(zmq.FD)), self._turn)
+        self._loop.add_reader(int(self._events.get(zmq.FD)), self.look)
+        self.look()  # the descriptor signals nothing to a reader that has never found the socket empty
 
     def close(self) -> None:
         """Ends with the socket."""
         self._loop.remove_reader(int(self._events.get(zmq.FD)))
         self._socket.disable_monitor()
 
-    def _turn(self) -> None:
+    def look(self) -> None:
+        """Tells now what has happened already."""
         while self._events.poll(0):
             self._events.recv_multipart()
             self._disconnected()

@@ -45,7 +45,9 @@ class MemoryTree:
     async def start(self):
         self.network = MemoryNetwork(protocol(), self.exchange)
         self.mailbox = Mailbox("supervisor", 1024, Overflow.PAUSE)
-        self.server = self._serve(self.network, self.mailbox, "supervisor", ("frontend", "balancer", "detokenizer", "engine"))
+        self.server = self._serve(
+            self.network, self.mailbox, "supervisor", ("frontend", "balancer", "detokenizer", "engine")
+        )
         self.listening = asyncio.get_running_loop().create_task(self._listen())
         for name in ("balancer", "detokenizer-0", "engine-0", "frontend-0"):
             self.begin(name)
@@ -64,15 +66,23 @@ class MemoryTree:
     def _serve(self, network, mailbox, name, admits, **options):
         identity = this_process(name.split("-")[0], name)
         inbox = INBOXES[identity.role]
-        return network.serve(f"memory://{name}", identity=identity, mailbox=mailbox, inbox=inbox, admits=admits, **options)
+        return network.serve(
+            f"memory://{name}", identity=identity, mailbox=mailbox, inbox=inbox, admits=admits, **options
+        )
 
     def begin(self, name):
         """Builds and runs one actor."""
         role = name.split("-")[0]
-        network, mailbox, identity = MemoryNetwork(protocol(), self.exchange), Mailbox(name, 1024, Overflow.PAUSE), this_process(role, name)
+        network, mailbox, identity = (
+            MemoryNetwork(protocol(), self.exchange),
+            Mailbox(name, 1024, Overflow.PAUSE),
+            this_process(role, name),
+        )
 
         def link(peer):
-            return network.connect(f"memory://{peer}", peer=peer, identity=identity, mailbox=mailbox, inbox=INBOXES[role])
+            return network.connect(
+                f"memory://{peer}", peer=peer, identity=identity, mailbox=mailbox, inbox=INBOXES[role]
+            )
 
         membership = Membership(link("supervisor"), Metrics(), network)
         actor = getattr(self, f"_{role}")(name, mailbox, network, link, membership)
@@ -96,7 +106,7 @@ class MemoryTree:
         )  # fmt: skip
         return EngineCore(
             name, mailbox, replica=0, scheduler=self.scheduler,
-            executor=InlineExecutor(lambda: build_worker(self.config, self.model, blocks)),
+            executor=InlineExecutor(lambda: build_worker(self.config, self.model, num_blocks=blocks, threads=1)),
             balancer=link("balancer"), detokenizers={0: link("detokenizer-0")}, membership=membership,
             announcement=ReplicaAnnounced(0, self.kv_tokens, self.config.scheduler.max_num_seqs),
         )  # fmt: skip
@@ -126,7 +136,9 @@ class MemoryTree:
 
     def submit(self, *prompts, trace_id="", stop=(), **sampling):
         params = SamplingParams(**({"max_tokens": 8, "ignore_eos": True} | sampling))
-        return self.frontend.submit([Submission(prompt_ids=list(ids), sampling=params, stop=stop) for ids in prompts], trace_id)
+        return self.frontend.submit(
+            [Submission(prompt_ids=list(ids), sampling=params, stop=stop) for ids in prompts], trace_id
+        )
 
     async def settled(self):
         """Nothing is left of any request anywhere."""

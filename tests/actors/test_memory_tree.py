@@ -98,7 +98,9 @@ async def test_a_successor_takes_over(memory_tree, victim):
         links = (tree.frontend._balancer, *tree.frontend._detokenizers.values())
         await tree.until(lambda: tree.frontend.state is TreeState.READY and all(link.is_up for link in links))
         engine = tree.actors["engine-0"]
-        await tree.until(lambda: engine._loaded and engine._balancer.is_up and 0 in engine._pushers and engine._detokenizers[0].is_up)
+        await tree.until(
+            lambda: engine._loaded and engine._balancer.is_up and 0 in engine._pushers and engine._detokenizers[0].is_up
+        )
         after, _, _ = await _collect(tree.submit([7], seed=3))
         assert after == before
         await tree.settled()
@@ -110,7 +112,9 @@ async def test_a_lost_frontend_leaves_nothing_behind(memory_tree):
         await anext(generation)
         await tree.kill("frontend-0")
         await tree.until(lambda: not tree.scheduler.has_work)
-        await tree.until(lambda: not tree.actors["detokenizer-0"]._open and not tree.actors["balancer"]._balance.requests)
+        await tree.until(
+            lambda: not tree.actors["detokenizer-0"]._open and not tree.actors["balancer"]._balance.requests
+        )
 
 
 async def test_late_text_of_an_older_attempt_is_dropped(memory_tree):
@@ -118,7 +122,9 @@ async def test_late_text_of_an_older_attempt_is_dropped(memory_tree):
         generation = tree.submit([1], max_tokens=20)
         [request] = tree.frontend._open
         tree.frontend._open[request].attempt = 1
-        late = TextDelta(int64([request]), int32([0]), int32([1]), int32([5]), ("late",), bytes([Finish.STOP]), int32([0]))
+        late = TextDelta(
+            int64([request]), int32([0]), int32([1]), int32([5]), ("late",), bytes([Finish.STOP]), int32([0])
+        )
         tree.frontend.receive("detokenizer-0", late)
         assert request in tree.frontend._open
         tree.frontend._open[request].attempt = 0

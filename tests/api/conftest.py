@@ -48,7 +48,7 @@ class FakeGeneration:
 
     async def _step_allowed(self) -> None:
         await asyncio.sleep(0)
-        while self.steps in self.backend.hold and not self.aborted.is_set():
+        while self.steps in self.backend.hold and not self.aborted.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
     def _delta(self, choice: int, step: int) -> Delta:

@@ -12,9 +12,9 @@ KEY = "sk-clé"
 GOOD = {"authorization": "Bearer sk-clé".encode()}
 PATHS = [
     "/", "/ready", "/version", "/metrics", "/schema", "/schema/openapi.json", "/docs", "/tokenize", "/nope",
-    "/v1/models", "/v1/models/", "//v1/models", "/v1/../v1/models", "/v1/%2e%2e/v1/models", "/V1/MODELS", "/v1/models/x",
-    "/v1/chat/completions", "/v1/completions", "/health/", "//health", "/Health", "/health/x", "/health%2f", "/x/../health",
-    "/%68ealth/x",
+    "/v1/models", "/v1/models/", "//v1/models", "/v1/%2e%2e/v1/models", "/V1/MODELS", "/v1/models/x",
+    "/v1/chat/completions", "/v1/completions",
+    "/health/", "//health", "/Health", "/health/x", "/health%2f", "/x/%2e%2e/health", "/%68ealth/x",
 ]  # fmt: skip
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"]
 
@@ -87,7 +87,12 @@ def test_e15_an_empty_key_is_an_error_at_the_start(backend, key):
 
 async def test_e15_over_a_socket_as_well(backend):
     async with serving(create_app(backend, HttpConfig(api_key=KEY))) as url, httpx.AsyncClient() as client:
-        upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-key": "x", "sec-websocket-version": "13"}
+        upgrade = {
+            "connection": "upgrade",
+            "upgrade": "websocket",
+            "sec-websocket-key": "x",
+            "sec-websocket-version": "13",
+        }
         for headers, status in (({}, 401), (upgrade, 401), (GOOD, 200)):
             assert (await client.get(f"{url}/v1/models", headers=headers)).status_code == status
         assert (await client.get(f"{url}/health")).status_code == 200

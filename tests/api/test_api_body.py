@@ -30,7 +30,8 @@ MALFORMED = {
     "truncated": VALID[:-3],
     "brackets": b"[" * 200_000,
     "brackets in a field": b'{"model":"org/fake","metadata":{"a":' + b"[" * 200_000,
-    "braces in a tool": b'{"model":"org/fake","tools":[{"type":"function","function":{"parameters":' + b'{"a":' * 200_000,
+    "braces in a tool": b'{"model":"org/fake","tools":[{"type":"function","function":{"parameters":'
+    + b'{"a":' * 200_000,
     "duplicate keys": b'{"model":"a","model":"org/fake","messages":[{"role":"user","content":"x"}]}',
     "duplicate keys within": b'{"model":"org/fake","messages":[{"role":"user","content":"x","content":"y"}]}',
     "lone surrogate in content": b'{"model":"org/fake","messages":[{"role":"user","content":"\\ud800"}]}',
@@ -128,7 +129,9 @@ async def test_c08_a_body_that_stands_still_is_408(backend):
     async with serving(app) as url:
         port = int(url.rsplit(":", 1)[1])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{")
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+        )
         answer = await asyncio.wait_for(reader.read(), 5)
         writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")

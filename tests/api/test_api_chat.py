@@ -167,7 +167,7 @@ async def test_what_a_template_refuses_is_about_the_messages(client, backend):
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("error", "status"), [(Overloaded("full"), 429), (Unavailable("gone"), 503)])
-async def test_c23_refusals_say_when_to_come_back(client, backend, error, status, stream, late):
+async def test_c23_refusals_say_when_to_come_back(client, backend, error, *, status, stream, late):
     """Also those of the engine, which come with the first step, are ordinary answers to a stream."""
     if late:
         backend.fail_at = (0, error)

@@ -135,7 +135,10 @@ async def test_c03_lists_and_maps_out_of_bounds(client, backend, field, value):
 
 @pytest.mark.parametrize("name", NUMERIC)
 async def test_c04_sweep_of_numbers(client, name):
-    for path, body in ((PATH, b'"prompt":"Hi"'), ("/v1/chat/completions", b'"messages":[{"role":"user","content":"Hi"}]')):
+    for path, body in (
+        (PATH, b'"prompt":"Hi"'),
+        ("/v1/chat/completions", b'"messages":[{"role":"user","content":"Hi"}]'),
+    ):
         for number in NUMBERS:
             content = b'{"model":"org/fake",%b,"%b":%b}' % (body, name.encode(), number)
             answer = await client.post(path, content=content, headers={"content-type": "application/json"})
@@ -163,7 +166,9 @@ async def test_e10_too_many_choices_are_refused_fast(client, backend):
     assert not backend.generations
 
 
-@pytest.mark.parametrize(("length", "status"), [(CONTEXT - 1, 200), (CONTEXT, 400), (CONTEXT + 1, 400), (1_000_000, 400)])
+@pytest.mark.parametrize(
+    ("length", "status"), [(CONTEXT - 1, 200), (CONTEXT, 400), (CONTEXT + 1, 400), (1_000_000, 400)]
+)
 async def test_c14_long_prompts(client, backend, length, status):
     for prompt in ([65] * length, "x" * (length - 1)):
         for fields in ({}, {"max_tokens": 1}, {"stream": True}):

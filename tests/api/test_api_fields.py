@@ -127,7 +127,9 @@ def _treated(table, *treatments):
 @pytest.mark.parametrize("route", ROUTES)
 async def test_e11_unknown_fields_are_refused_by_name(client, route, name):
     path, request, _, _, _ = ROUTES[route]
-    answer = await client.post(path, json=request(**{name: {"chat_template": "{% for i in range(99999) %}{% endfor %}"}}))
+    answer = await client.post(
+        path, json=request(**{name: {"chat_template": "{% for i in range(99999) %}{% endfor %}"}})
+    )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == name
 

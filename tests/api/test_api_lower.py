@@ -69,7 +69,7 @@ def test_c19_the_first_choice_has_the_seed_itself_and_the_others_their_own(seed)
 
 
 def test_c19_the_derivation_of_seeds_does_not_change():
-    assert [lower.derived_seed(42, choice) for choice in range(3)] == [42, -3379640323203966028, -4119612003110563146]
+    assert [lower.derived_seed(42, choice) for choice in range(3)] == [42, 936818002525049801, -733102711815567701]
 
 
 @pytest.mark.parametrize(

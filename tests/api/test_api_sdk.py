@@ -15,9 +15,11 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 
 @pytest.fixture
 async def sdk(backend):
-    async with serving(create_app(backend, HttpConfig(api_key="k"))) as url:
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
-            yield client
+    async with (
+        serving(create_app(backend, HttpConfig(api_key="k"))) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client,
+    ):
+        yield client
 
 
 async def test_chat(sdk):

@@ -28,7 +28,7 @@ async def connect(address):
 
 async def until(condition):
     async with asyncio.timeout(5):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - there is nothing to wait for but time
             await asyncio.sleep(0.005)
 
 
@@ -47,7 +47,7 @@ async def abort_within_a_second(backend, writer, reset):
 @pytest.mark.parametrize("step", [0, 3])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ROUTES)
-async def test_b19_a_client_that_goes_away_ends_its_generation(address, backend, path, stream, step, reset):
+async def test_b19_a_client_that_goes_away_ends_its_generation(address, backend, path, *, stream, step, reset):
     backend.hold = {step}
     fields = {"n": 4} if path.startswith("/v1/chat") else {"prompt": ["a", "b", "c", "d"]}
     _, writer = await connect(address)
@@ -111,7 +111,9 @@ async def test_b26_pipelined_requests_are_answered_in_order(address):
     assert [json.loads(answer.partition(b"\r\n\r\n")[2])["usage"]["completion_tokens"] for answer in answers] == [1, 2]
 
 
-@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\0" * 100])
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\0" * 100]
+)
 async def test_c09_what_is_no_http_gets_an_error_of_our_shape(address, garbage):
     reader, writer = await connect(address)
     writer.write(garbage)
@@ -127,9 +129,11 @@ async def test_a_head_without_end_is_refused(address):
     for _ in range(20):
         writer.write(b"x" * MAX_HEAD_BYTES)
         await asyncio.sleep(0.01)
-    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)) if False else _nothing():
+    try:
         answer = await asyncio.wait_for(reader.read(), 5)
-        assert answer.startswith(b"HTTP/1.1 400")
+    except ConnectionError:  # the refusal can be lost where more of the head was still under way
+        return
+    assert answer.startswith(b"HTTP/1.1 400")
 
 
 async def test_a_large_body_is_no_large_head(address):
@@ -144,19 +148,23 @@ async def test_a_large_body_is_no_large_head(address):
     writer.close()
 
 
-async def test_a10_stop_waits_for_answers_and_then_cuts_them(backend):
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a07_a10_stop_waits_for_answers_and_then_cuts_them(backend, stream):
     backend.hold = {2}
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         server = HttpServer(create_app(backend, HttpConfig()), sock)
         await server.start()
         reader, writer = await connect(f":{sock.getsockname()[1]}")
-        writer.write(request_bytes("/v1/completions", text(stream=True)))
+        writer.write(request_bytes("/v1/completions", text(stream=stream)))
         await until(lambda: backend.generations and backend.generations[0].steps == 2)
         async with asyncio.timeout(5):
             await server.stop(0.1)
             await backend.generations[0].aborted.wait()
-    assert b"[DONE]" not in await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), 5)
+    assert answer.startswith(b"HTTP/1.1 200" if stream else b"HTTP/1.1 503")
+    assert b"the server is stopping" in answer
+    assert (b"data: [DONE]" in answer) == stream
 
 
 async def test_a09_stop_lets_answers_end(backend):

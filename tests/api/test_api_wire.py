@@ -52,7 +52,10 @@ def test_b26_completion_events(text, usage):
 
 
 def test_b14_usage_events_have_no_choices():
-    for wire, kind in ((ChatWire(IDENTITY, 1, True), ChatCompletionChunk), (CompletionWire(IDENTITY, 1, True, []), Completion)):
+    for wire, kind in (
+        (ChatWire(IDENTITY, 1, True), ChatCompletionChunk),
+        (CompletionWire(IDENTITY, 1, True, []), Completion),
+    ):
         (event,) = events(wire.usage(USAGE), kind)
         assert event.choices == []
         assert event.usage == USAGE
