@@ -23,6 +23,7 @@ from actorlm.config import BLOCK_SIZE
 from actorlm.execution.runner import Runner
 from actorlm.messages.worker import AddRequest, RunStep
 from actorlm.models.llama import Llama
+from actorlm.models.weights import Parameter
 from actorlm.sampling import SamplingParams
 from actorlm.wire import int32
 
@@ -34,7 +35,7 @@ Prompts = Sequence[Sequence[int]]
 
 
 def transformers_model(description: ModelDescription, llama: Llama) -> LlamaForCausalLM:
-    """The same model in transformers. It shares the memory of our weights."""
+    """The same model in transformers. It shares the memory of our weights, but for queries and keys."""
     config = LlamaConfig(
         vocab_size=description.vocab_size,
         hidden_size=description.hidden_size,
@@ -53,12 +54,18 @@ def transformers_model(description: ModelDescription, llama: Llama) -> LlamaForC
         eos_token_id=None,
         pad_token_id=0,
     )
-    weights = {parameter.name: parameter.destination for parameter in llama.parameters("safetensors")}
+    weights = {parameter.name: _as_in_checkpoint(parameter) for parameter in llama.parameters("safetensors")}
     if description.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model = LlamaForCausalLM(config).eval()
     model.load_state_dict(weights, strict=True, assign=True)
     return model
+
+
+def _as_in_checkpoint(parameter: Parameter) -> torch.Tensor:
+    """Undoes the order that `Parameter` describes."""
+    rows, heads = parameter.destination, parameter.halved_heads
+    return rows if heads is None else rows.view(-1, heads // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _rope_parameters(description: ModelDescription) -> dict[str, object]:

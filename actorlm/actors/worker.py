@@ -103,9 +103,9 @@ class WorkerActor(Actor[Control | LinkEvent]):
             self._serve(loop)
         except Exception as error:  # noqa: BLE001 - reported to the engine and to the event loop
             loop.call_soon_threadsafe(self._answer, self._step_failed(error))
-            loop.call_soon_threadsafe(outcome.set_exception, error)
+            loop.call_soon_threadsafe(_settle, outcome, error)
         else:
-            loop.call_soon_threadsafe(outcome.set_result, None)
+            loop.call_soon_threadsafe(_settle, outcome, None)
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         def progress(done: int, total: int) -> None:
@@ -171,3 +171,13 @@ class WorkerActor(Actor[Control | LinkEvent]):
             self._engine.pusher("results").send(message)
         except NotDelivered:
             return
+
+
+def _settle(outcome: "asyncio.Future[None]", error: Exception | None) -> None:
+    """Ends the thread's future, unless the actor has stopped waiting for it."""
+    if outcome.done():
+        return
+    if error is None:
+        outcome.set_result(None)
+    else:
+        outcome.set_exception(error)

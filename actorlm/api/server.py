@@ -101,6 +101,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Stops waiting, and tells every request that is not answered."""
         self._stop_awaiting()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn keeps it after a reset, and with it all of the request
         for cycle in self._open:
             cycle.disconnected = not cycle.response_complete
             cycle.message_event.set()

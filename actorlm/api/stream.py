@@ -75,7 +75,7 @@ class Answer(ASGIResponse):
         self._gone = False
         self._started = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers. Returns early, having sent nothing or a part, if the client goes away."""
         watcher = asyncio.get_running_loop().create_task(self._watch(receive))
         try:

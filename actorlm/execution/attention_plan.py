@@ -3,7 +3,7 @@
 Rows are cut into tiles of at most 128 queries, each with the keys up to its last query. Tiles whose numbers of queries
 and of key blocks have the same powers of two above them form a bucket, padded to the longest tile in it: never to
 twice what is needed. There are at most 8 bucket sizes of queries, and as many of keys as the longest sequence has
-doublings. A bucket whose gathered keys would fill more than `MAX_PIECE_BYTES` is cut into pieces, which bounds memory
+doublings. A bucket whose gathered keys and values would fill more than `MAX_PIECE_BYTES` is cut into pieces, which bounds memory
 and keeps what one piece gathers in the cache until it is used.
 """
 
@@ -19,16 +19,22 @@ from actorlm.execution.ragged import Indices, ranges
 from actorlm.kernels.paged_attention import AttentionPlan, Piece
 
 TILE_QUERIES = 128
-MAX_PIECE_BYTES = 4 << 20
+MAX_PIECE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What a plan must know of the cache: its heads, the bytes of one token's keys, and the dtype of masks."""
+    """What a step must know of a layer's cache."""
 
+    num_blocks: int
     num_kv_heads: int
-    token_bytes: int
+    head_dim: int
     dtype: torch.dtype
+
+    @property
+    def block_bytes(self) -> int:
+        """Of the keys and values of one block."""
+        return 2 * self.num_kv_heads * BLOCK_SIZE * self.head_dim * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ def _buckets(tiles: _Tiles, shape: CacheShape) -> Iterator[_Tiles]:
     edges = np.flatnonzero(np.diff(bucket[order], prepend=-1, append=-1))
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         members = order[begin:end]
-        tile_bytes = int(key_blocks[members].max()) * BLOCK_SIZE * shape.token_bytes
+        tile_bytes = int(key_blocks[members].max()) * shape.block_bytes
         size = max(MAX_PIECE_BYTES // tile_bytes, 1)
         for first in range(0, len(members), size):
             yield tiles[members[first : first + size]]
@@ -105,18 +111,19 @@ def _piece(begin: int, tiles: _Tiles, tables: NDArray[np.int32], shape: CacheSha
         tiles=len(tiles.rows),
         queries=int(tiles.queries.max()),
         keys=num_keys,
-        vectors_BkN=torch.from_numpy(_vectors(tiles, tables, num_keys, shape.num_kv_heads)),
+        runs_2BkN=torch.from_numpy(_runs(tiles, tables, num_keys, shape)),
         mask_B1QK=_mask(tiles, num_keys, shape.dtype),
     )
 
 
-def _vectors(tiles: _Tiles, tables: NDArray[np.int32], num_keys: int, num_kv_heads: int) -> Indices:
+def _runs(tiles: _Tiles, tables: NDArray[np.int32], num_keys: int, shape: CacheShape) -> Indices:
     """Padding reads the row's own first block again: never what another request has written."""
     columns = np.arange(-(-num_keys // BLOCK_SIZE))
     used = columns < -(-tiles.keys[:, None] // BLOCK_SIZE)
     blocks = np.where(used, tables[tiles.rows, : len(columns)], tables[tiles.rows, :1]).astype(np.int64)
-    vectors: Indices = blocks[:, None, :] * num_kv_heads + np.arange(num_kv_heads)[None, :, None]
-    return vectors.reshape(-1)
+    keys = blocks[:, None, :] * shape.num_kv_heads + np.arange(shape.num_kv_heads)[None, :, None]
+    runs: Indices = np.stack((keys, keys + shape.num_blocks * shape.num_kv_heads)).reshape(-1)
+    return runs
 
 
 def _mask(tiles: _Tiles, num_keys: int, dtype: torch.dtype) -> torch.Tensor | None:

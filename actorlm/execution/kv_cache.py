@@ -1,10 +1,9 @@
-"""The tensors of the paged KV cache: `[block, kv_head, 16, head_dim]`, keys and values apart, one pair a layer.
+"""The tensors of the paged KV cache: for each layer `[2, block, kv_head, 16, head_dim]`, all keys, then all values.
 
 Memory is one anonymous mapping: zeros (a masked key must be a finite number), page by page as blocks are first used.
 """
 
 import mmap
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,14 +11,6 @@ from torch import Tensor
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import InsufficientMemory
-
-
-@dataclass(frozen=True, slots=True)
-class KVCache:
-    """`keys[i]` and `values[i]` belong to layer i."""
-
-    keys: list[Tensor]
-    values: list[Tensor]
 
 
 def kv_cache_bytes(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> int:
@@ -37,8 +28,8 @@ def check_memory(model: ModelDescription, num_blocks: int, dtype: torch.dtype, a
         )
 
 
-def allocate(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> KVCache:
-    """A cache of zeros. Raises InsufficientMemory if the system refuses the memory."""
+def allocate(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> list[Tensor]:
+    """A cache of zeros, one tensor a layer. Raises InsufficientMemory if the system refuses the memory."""
     size = kv_cache_bytes(model, num_blocks, dtype)
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -47,9 +38,8 @@ def allocate(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> KV
             f"the system refuses {_mib(size)} for a KV cache of {num_blocks * BLOCK_SIZE} tokens ({error}); "
             f"lower --kv-cache-tokens"
         ) from error
-    shape = (2, model.num_layers, num_blocks, model.num_kv_heads, BLOCK_SIZE, model.head_dim)
-    keys, values = torch.frombuffer(memory, dtype=dtype).view(shape)
-    return KVCache(list(keys), list(values))
+    shape = (model.num_layers, 2, num_blocks, model.num_kv_heads, BLOCK_SIZE, model.head_dim)
+    return list(torch.frombuffer(memory, dtype=dtype).view(shape))
 
 
 def _mib(size: int) -> str:

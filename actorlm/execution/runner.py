@@ -17,7 +17,7 @@ from actorlm.config import BLOCK_SIZE
 from actorlm.errors import ConfigError
 from actorlm.execution.attention_plan import CacheShape, plan_attention
 from actorlm.execution.batch import Batch, Slots
-from actorlm.execution.kv_cache import KVCache, allocate, check_memory
+from actorlm.execution.kv_cache import allocate, check_memory
 from actorlm.execution.sampler import Sampler
 from actorlm.layers.attention import StepInputs
 from actorlm.messages.executor import StepDone
@@ -69,10 +69,8 @@ class Runner:
             vocab_size=model.vocab_size,
         )
         self._sampler = Sampler(max_num_seqs, model.eos_token_ids)
-        self._cache_shape = CacheShape(
-            model.num_kv_heads, model.num_kv_heads * model.head_dim * self._dtype.itemsize, self._dtype
-        )
-        self._cache = KVCache([], [])
+        self._cache_shape = CacheShape(num_blocks, model.num_kv_heads, model.head_dim, self._dtype)
+        self._caches: list[torch.Tensor] = []
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         """Allocates the cache and loads the weights; `progress` gets bytes done and in total.
@@ -83,7 +81,7 @@ class Runner:
             torch.set_num_threads(self._threads)
         build = model_class(self.description.architecture)
         check_memory(self.description, self._num_blocks, self._dtype, psutil.virtual_memory().available)
-        self._cache = allocate(self.description, self._num_blocks, self._dtype)
+        self._caches = allocate(self.description, self._num_blocks, self._dtype)
         self.model = build(self.description, self._dtype)
         load_weights(self.description, self.model.parameters(self.description.format), progress)
 
@@ -106,7 +104,7 @@ class Runner:
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """float32 logits [S, V] of the batch's sampled rows; the cache gains its tokens."""
-        logits: torch.Tensor = self.model(self._inputs(batch), self._cache.keys, self._cache.values)
+        logits: torch.Tensor = self.model(self._inputs(batch), self._caches)
         return logits
 
     def _compute(self, batch: Batch) -> NDArray[np.int32]:
@@ -119,14 +117,17 @@ class Runner:
 
     def _inputs(self, batch: Batch) -> StepInputs:
         shape, tables = self._cache_shape, self._slots.tables.values[batch.slots]
-        heads = np.arange(shape.num_kv_heads)
-        places = (batch.blocks[:, None] * shape.num_kv_heads + heads) * BLOCK_SIZE + (batch.positions % BLOCK_SIZE)[
-            :, None
-        ]
         return StepInputs(
             token_ids_T=torch.from_numpy(batch.token_ids),
             positions_T=torch.from_numpy(batch.positions),
-            places_Tk=torch.from_numpy(places),
+            places_T2k=torch.from_numpy(_places(batch, shape)),
             plan=plan_attention(batch.starts, batch.counts, tables, shape),
             sampled_S=torch.from_numpy(batch.sampled_tokens),
         )
+
+
+def _places(batch: Batch, shape: CacheShape) -> NDArray[np.int64]:
+    """[T, 2 k]: which vector of the cache each token's key heads go to, then its value heads."""
+    heads = batch.blocks[:, None] * shape.num_kv_heads + np.arange(shape.num_kv_heads)
+    keys = heads * BLOCK_SIZE + (batch.positions % BLOCK_SIZE)[:, None]
+    return np.concatenate((keys, keys + shape.num_blocks * shape.num_kv_heads * BLOCK_SIZE), axis=1)

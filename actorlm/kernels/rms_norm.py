@@ -4,19 +4,22 @@ Legend: T rows, E features.
 """
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
 
-def reference(x_TE: Tensor, weight_E: Tensor, eps: float) -> Tensor:
-    """`x / sqrt(mean(x**2) + eps) * weight`; the norm is computed in float32, then rounded, then scaled by the weight."""
-    if x_TE.dtype is torch.float32:
-        return F.rms_norm(x_TE, weight_E.shape, weight_E, eps)
-    return F.rms_norm(x_TE.float(), weight_E.shape, None, eps).to(x_TE.dtype) * weight_E
+def reference(x_TE: Tensor, weight_E: Tensor, eps: Tensor) -> Tensor:
+    """See `rms_norm`. Five operations, where `torch.nn.functional.rms_norm` does ten on a CPU."""
+    wide_TE = x_TE.float()
+    length_T1 = torch.linalg.vector_norm(wide_TE, dim=-1, keepdim=True)
+    mean_square_T1 = torch.addcmul(eps, length_T1, length_T1, value=1.0 / x_TE.shape[-1])
+    return (wide_TE * mean_square_T1.rsqrt_()).to(x_TE.dtype).mul_(weight_E)
 
 
-def rms_norm(x_TE: Tensor, weight_E: Tensor, eps: float) -> Tensor:
-    """Launches the implementation for the tensors' device: plain torch on all of them."""
+def rms_norm(x_TE: Tensor, weight_E: Tensor, eps: Tensor) -> Tensor:
+    """`x / sqrt(mean(x**2) + eps) * weight`; computed in float32, and rounded before the weight is applied.
+
+    `eps` is a float32 scalar. Launches the implementation for the tensors' device: plain torch on all of them.
+    """
     assert x_TE.shape[-1:] == weight_E.shape, "one weight for each feature"
     assert x_TE.dtype is weight_E.dtype, "a model has one dtype"
     return reference(x_TE, weight_E, eps)

@@ -1,49 +1,35 @@
 """Rotates queries and keys by their positions, and writes keys and values to the paged cache.
 
-Rotation is in halves, as in transformers: (x1, x2) becomes (x1 cos - x2 sin, x2 cos + x1 sin), where x1 and x2 are the
-two halves of a head. The cache is [block, kv_head, 16, head_dim]; `places_Tk` says for each token and head which of its
-vectors to write, counted as if the cache were [block * kv_head * 16, head_dim].
+Rotation is of neighbours: numbers 2 i and 2 i + 1 of a head are the real and imaginary part of one complex number, turned
+by the position times the i-th frequency. (Checkpoints that pair numbers i and i + H / 2 are re-ordered at load.)
 
-Legend: T tokens, n query heads, k key-value heads, H head size.
+Legend: T tokens, n query heads, k key-value heads, m = n + 2 k, H head size, h = H / 2, b blocks.
 """
 
-from dataclasses import dataclass
-
+import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """The angles of T tokens: cosines [T, 1, H], both halves equal, and sines [T, 1, H / 2], in the model's dtype."""
-
-    cos_T1H: Tensor
-    sin_T1h: Tensor
-
-
-def reference(
-    qkv_TmH: Tensor, rotation: Rotation, keys_bk16H: Tensor, values_bk16H: Tensor, places_Tk: Tensor
-) -> Tensor:
-    """See `rope_and_store`."""
-    num_kv_heads, head_dim = keys_bk16H.shape[1], keys_bk16H.shape[3]
-    half, num_heads = head_dim // 2, qkv_TmH.shape[1] - 2 * num_kv_heads
-    qk_TmH = qkv_TmH[:, :-num_kv_heads]
-    rotated_TmH = qk_TmH * rotation.cos_T1H
-    rotated_TmH[..., :half].addcmul_(qk_TmH[..., half:], rotation.sin_T1h, value=-1)
-    rotated_TmH[..., half:].addcmul_(qk_TmH[..., :half], rotation.sin_T1h)
-    keys_bk16H.view(-1, head_dim).index_put_((places_Tk,), rotated_TmH[:, num_heads:])
-    values_bk16H.view(-1, head_dim).index_put_((places_Tk,), qkv_TmH[:, -num_kv_heads:])
-    return rotated_TmH[:, :num_heads]
+def reference(qkv_TmH: Tensor, rotation_T1h: Tensor, cache_2bk16H: Tensor, places_T2k: Tensor) -> Tensor:
+    """See `rope_and_store`. Rotates in float32."""
+    num_kv_heads, head_dim = cache_2bk16H.shape[2], cache_2bk16H.shape[4]
+    qk_Tmh2 = qkv_TmH[:, :-num_kv_heads].unflatten(-1, (-1, 2))
+    if qkv_TmH.dtype is torch.float32:
+        torch.view_as_complex(qk_Tmh2).mul_(rotation_T1h)
+    else:
+        qk_Tmh2.copy_(torch.view_as_real(torch.view_as_complex(qk_Tmh2.float()).mul_(rotation_T1h)))
+    cache_2bk16H.view(-1, head_dim).index_put_((places_T2k,), qkv_TmH[:, -2 * num_kv_heads :])
+    return qkv_TmH[:, : -2 * num_kv_heads]
 
 
-def rope_and_store(
-    qkv_TmH: Tensor, rotation: Rotation, keys_bk16H: Tensor, values_bk16H: Tensor, places_Tk: Tensor
-) -> Tensor:
-    """The rotated queries [T, n, H]; rotated keys and plain values are in the cache afterwards.
+def rope_and_store(qkv_TmH: Tensor, rotation_T1h: Tensor, cache_2bk16H: Tensor, places_T2k: Tensor) -> Tensor:
+    """The rotated queries [T, n, H], a view of `qkv_TmH`; rotated keys and plain values are in the cache afterwards.
 
-    `qkv_TmH` holds n query heads, then k key heads, then k value heads. Launches the implementation for the tensors'
-    device: plain torch on all of them.
+    `qkv_TmH` holds n query heads, then k key heads, then k value heads, and is changed. `rotation_T1h` holds complex64
+    numbers of absolute value 1. The cache is keys, then values; `places_T2k` says which of its vectors each token's key
+    and value heads go to, counted as if it were [2 * block * kv_head * 16, head_dim]. Launches the implementation for the
+    tensors' device: plain torch on all of them.
     """
-    assert keys_bk16H.is_contiguous(), "places count vectors of a contiguous cache"
-    assert values_bk16H.is_contiguous(), "places count vectors of a contiguous cache"
-    assert places_Tk.shape == (qkv_TmH.shape[0], keys_bk16H.shape[1]), "one place for each token and head"
-    return reference(qkv_TmH, rotation, keys_bk16H, values_bk16H, places_Tk)
+    assert cache_2bk16H.is_contiguous(), "places count vectors of a contiguous cache"
+    assert places_T2k.shape == (qkv_TmH.shape[0], 2 * cache_2bk16H.shape[2]), "a place for each key and value head"
+    return reference(qkv_TmH, rotation_T1h, cache_2bk16H, places_T2k)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from actorlm.kernels.paged_attention import AttentionPlan, paged_attention
-from actorlm.kernels.rope_and_store import Rotation, rope_and_store
+from actorlm.kernels.rope_and_store import rope_and_store
 from actorlm.layers.linear import Linear
 
 
@@ -20,7 +20,7 @@ class StepInputs:
 
     token_ids_T: Tensor
     positions_T: Tensor
-    places_Tk: Tensor
+    places_T2k: Tensor
     """Where each token's keys and values go, one place a head; see `kernels.rope_and_store`."""
     plan: AttentionPlan
     sampled_S: Tensor
@@ -43,11 +43,9 @@ class Attention:
         yield from self.qkv.parameters()
         yield from self.output.parameters()
 
-    def add_to(
-        self, total_TE: Tensor, x_TE: Tensor, rotation: Rotation, inputs: StepInputs, *, keys: Tensor, values: Tensor
-    ) -> None:
+    def add_to(self, total_TE: Tensor, x_TE: Tensor, rotation: Tensor, inputs: StepInputs, cache: Tensor) -> None:
         """Adds attention(x) to `total`, in place; this layer's cache gains keys and values of the step's tokens."""
         qkv_TmH = self.qkv(x_TE).view(len(x_TE), -1, self._head_dim)
-        q_TnH = rope_and_store(qkv_TmH, rotation, keys, values, inputs.places_Tk)
-        out_TnH = paged_attention(q_TnH, keys, values, inputs.plan)
-        self.output.add_to(total_TE, out_TnH.reshape(len(x_TE), -1))
+        q_TnH = rope_and_store(qkv_TmH, rotation, cache, inputs.places_T2k)
+        out_TnH = paged_attention(q_TnH, cache, inputs.plan)
+        self.output.add_to(total_TE, out_TnH.view(len(x_TE), -1))

@@ -6,7 +6,6 @@ Legend: T rows, I features in, O features out.
 from collections.abc import Iterator, Mapping
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
 
@@ -17,6 +16,7 @@ class Linear:
         self._parts = dict(parts)
         rows = sum(parts.values())
         self.weight_OI = torch.empty(rows, in_features, dtype=dtype)
+        self._weight_IO = self.weight_OI.t()
         self.bias_O = torch.empty(rows, dtype=dtype) if bias else None
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -30,10 +30,12 @@ class Linear:
 
     def __call__(self, x_TI: Tensor) -> Tensor:
         """The result [T, O]."""
-        return F.linear(x_TI, self.weight_OI, self.bias_O)
+        if self.bias_O is None:
+            return torch.mm(x_TI, self._weight_IO)
+        return torch.addmm(self.bias_O, x_TI, self._weight_IO)
 
     def add_to(self, total_TO: Tensor, x_TI: Tensor) -> None:
         """Adds x W^T + b to `total`, in place."""
-        total_TO.addmm_(x_TI, self.weight_OI.t())
+        total_TO.addmm_(x_TI, self._weight_IO)
         if self.bias_O is not None:
             total_TO.add_(self.bias_O)

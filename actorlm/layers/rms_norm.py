@@ -13,7 +13,7 @@ class RMSNorm:
 
     def __init__(self, name: str, size: int, eps: float, *, dtype: torch.dtype) -> None:
         self._name = name
-        self._eps = eps
+        self._eps = torch.tensor(eps, dtype=torch.float32)
         self.weight_E = torch.empty(size, dtype=dtype)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:

@@ -9,23 +9,20 @@ import torch
 from torch import Tensor
 
 from actorlm.checkpoint.description import RopeScaling
-from actorlm.kernels.rope_and_store import Rotation
 
 
 class Rotary:
     """Angle i of a token at position p is `p * theta ** (-2 i / H)`, changed by Llama 3's scaling if there is one."""
 
-    def __init__(self, head_dim: int, theta: float, scaling: RopeScaling | None, *, dtype: torch.dtype) -> None:
+    def __init__(self, head_dim: int, theta: float, scaling: RopeScaling | None) -> None:
         exponents_h = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
         frequencies_h = 1.0 / theta**exponents_h
         self._frequencies_h = frequencies_h if scaling is None else _scaled(frequencies_h, scaling)
-        self._dtype = dtype
 
-    def __call__(self, positions_T: Tensor) -> Rotation:
-        """The rotation of tokens at these positions (int64). Angles are float32, whatever the model's dtype."""
+    def __call__(self, positions_T: Tensor) -> Tensor:
+        """The rotation [T, 1, h] of tokens at these positions (int64): complex64 numbers of absolute value 1."""
         angles_T1h = positions_T.float()[:, None, None] * self._frequencies_h
-        cos_T1h = angles_T1h.cos().to(self._dtype)
-        return Rotation(torch.cat((cos_T1h, cos_T1h), dim=-1), angles_T1h.sin().to(self._dtype))
+        return torch.polar(torch.ones_like(angles_T1h), angles_T1h)
 
 
 def _scaled(frequencies_h: Tensor, scaling: RopeScaling) -> Tensor:

@@ -34,8 +34,8 @@ IN_LAYER = {
     "up": {"safetensors": "mlp.up_proj", "gguf": "ffn_up"},
     "down": {"safetensors": "mlp.down_proj", "gguf": "ffn_down"},
 }
-INTERLEAVED = {"gguf": ("query", "key")}
-"""Matrices whose heads a format stores for rotation of neighbours: rows 0, H/2, 1, H/2 + 1, ... of each head."""
+IN_HALVES = {"safetensors": ("query", "key"), "gguf": ()}
+"""Matrices whose heads a format stores for rotation of halves; others, as we need them, for rotation of neighbours."""
 
 Format = Literal["safetensors", "gguf"]
 
@@ -64,7 +64,7 @@ class Llama:
     def __init__(self, model: ModelDescription, dtype: torch.dtype) -> None:
         self._head_dim = model.head_dim
         self.embedding = Embedding("embedding", model.vocab_size, model.hidden_size, dtype=dtype)
-        self.rotary = Rotary(model.head_dim, model.rope_theta, model.rope_scaling, dtype=dtype)
+        self.rotary = Rotary(model.head_dim, model.rope_theta, model.rope_scaling)
         self.blocks = [Block(model, dtype) for _ in range(model.num_layers)]
         self.norm = RMSNorm("norm", model.hidden_size, model.rms_norm_eps, dtype=dtype)
         self.head = self.embedding
@@ -88,16 +88,14 @@ class Llama:
         self, form: Format, prefix: str, names: dict[str, dict[str, str]], name: str, destination: Tensor
     ) -> Parameter:
         own, kind = name.split(".")
-        interleaved = self._head_dim if own in INTERLEAVED.get(form, ()) else None
-        return Parameter(f"{prefix}{names[own][form]}.{kind}", destination, interleaved_heads=interleaved)
+        halved = self._head_dim if own in IN_HALVES[form] else None
+        return Parameter(f"{prefix}{names[own][form]}.{kind}", destination, halved_heads=halved)
 
-    def __call__(self, inputs: StepInputs, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-        """Logits [S, V] in float32. `keys` and `values` hold each layer's cache, which gains the step's tokens."""
+    def __call__(self, inputs: StepInputs, caches: list[Tensor]) -> Tensor:
+        """Logits [S, V] in float32. `caches` are the layers' own, which gain the step's tokens."""
         x_TE = self.embedding(inputs.token_ids_T)
         rotation = self.rotary(inputs.positions_T)
-        for block, layer_keys, layer_values in zip(self.blocks, keys, values, strict=True):
-            block.attention.add_to(
-                x_TE, block.attention_norm(x_TE), rotation, inputs, keys=layer_keys, values=layer_values
-            )
+        for block, cache in zip(self.blocks, caches, strict=True):
+            block.attention.add_to(x_TE, block.attention_norm(x_TE), rotation, inputs, cache)
             block.mlp.add_to(x_TE, block.mlp_norm(x_TE))
         return self.head.logits(self.norm(x_TE.index_select(0, inputs.sampled_S)))

@@ -26,13 +26,13 @@ MAX_SLICE_BYTES = 32 << 20
 class Parameter:
     """A tensor of a checkpoint and where its numbers go.
 
-    With `interleaved_heads`, the size of a head, the checkpoint's rows of each head are in the order 0, H/2, 1,
-    H/2 + 1, ... and come to `destination` in the order 0, 1, 2, ...
+    With `halved_heads`, the size H of a head, the checkpoint's rows 0, 1, 2, ... of each head come to `destination` in the
+    order 0, H/2, 1, H/2 + 1, ...: those that are rotated together become neighbours.
     """
 
     name: str
     destination: Tensor
-    interleaved_heads: int | None = None
+    halved_heads: int | None = None
 
 
 class Source(Protocol):
@@ -99,7 +99,7 @@ def fill(source: Source, parameters: list[Parameter], progress: Callable[[int, i
     for parameter in parameters:
         for rows in _row_slices(parameter):
             destination = parameter.destination[rows]
-            destination.copy_(_ordered(source.read(parameter.name, rows), parameter.interleaved_heads))
+            destination.copy_(_ordered(source.read(parameter.name, rows), parameter.halved_heads))
             done += destination.nbytes
             progress(done, total)
 
@@ -112,16 +112,16 @@ def _check(shape: tuple[int, ...] | None, parameter: Parameter) -> None:
 
 
 def _row_slices(parameter: Parameter) -> Iterable[slice]:
-    rows, unit = len(parameter.destination), parameter.interleaved_heads or 1
+    rows, unit = len(parameter.destination), parameter.halved_heads or 1
     per_slice = MAX_SLICE_BYTES // (unit * parameter.destination[:1].numel() * 4)
     step = max(per_slice, 1) * unit
     return (slice(begin, min(begin + step, rows)) for begin in range(0, rows, step))
 
 
-def _ordered(rows: Tensor, interleaved_heads: int | None) -> Tensor:
-    if interleaved_heads is None:
+def _ordered(rows: Tensor, halved_heads: int | None) -> Tensor:
+    if halved_heads is None:
         return rows
-    return rows.view(-1, interleaved_heads // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+    return rows.view(-1, 2, halved_heads // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _open(model: ModelDescription, stack: ExitStack) -> Source:

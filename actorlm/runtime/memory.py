@@ -53,7 +53,7 @@ class MemoryTransport:
     ) -> "DialledSocket":
         """See `transport.Transport`."""
         inlet = Inlet(mailbox, tally := self._tallies.of("dealer", address), self._high_water, receive)
-        return DialledSocket(self._exchange, address, tally, route, inlet, disconnected)
+        return DialledSocket(self._exchange, address, tally, route=route, inlet=inlet, disconnected=disconnected)
 
     def pull(self, address: str, mailbox: Mailbox[object], receive: Receive) -> "BoundSocket":
         """See `transport.Transport`."""
@@ -211,6 +211,7 @@ class DialledSocket:
         exchange: Exchange,
         address: str,
         tally: Tally,
+        *,
         route: bytes = b"",
         inlet: Inlet | None = None,
         disconnected: Disconnected = lambda: None,

@@ -137,6 +137,7 @@ class Monitor:
         """Ends with the socket."""
         self._loop.remove_reader(int(self._events.get(zmq.FD)))
         self._socket.disable_monitor()
+        self._events.close()
 
     def look(self) -> None:
         """Tells now what has happened already."""

@@ -17,6 +17,7 @@ from actorlm.errors import BadRequest
 JSON = {"content-type": "application/json"}
 ROUTES = ["/v1/chat/completions", "/v1/completions"]
 VALID = json.dumps(chat()).encode()
+USER = b'"messages":[{"role":"user","content":"x"}]}'
 
 MALFORMED = {
     "empty": b"",
@@ -30,16 +31,15 @@ MALFORMED = {
     "truncated": VALID[:-3],
     "brackets": b"[" * 200_000,
     "brackets in a field": b'{"model":"org/fake","metadata":{"a":' + b"[" * 200_000,
-    "braces in a tool": b'{"model":"org/fake","tools":[{"type":"function","function":{"parameters":'
-    + b'{"a":' * 200_000,
+    "braces in a tool": b'{"tools":[{"type":"function","function":{"parameters":' + b'{"a":' * 200_000,
     "duplicate keys": b'{"model":"a","model":"org/fake","messages":[{"role":"user","content":"x"}]}',
     "duplicate keys within": b'{"model":"org/fake","messages":[{"role":"user","content":"x","content":"y"}]}',
     "lone surrogate in content": b'{"model":"org/fake","messages":[{"role":"user","content":"\\ud800"}]}',
-    "lone surrogate before text": b'{"model":"org/fake","messages":[{"role":"user","content":"\\udc00 and more text"}]}',
+    "lone surrogate before text": b'{"model":"org/fake","messages":[{"role":"user","content":"\\udc00 more"}]}',
     "lone surrogate in role": b'{"model":"org/fake","messages":[{"role":"\\ud800","content":"x"}]}',
     "lone surrogate in model": b'{"model":"\\ud800","messages":[{"role":"user","content":"x"}]}',
     "lone surrogate in stop": b'{"model":"org/fake","stop":"\\ud800","messages":[{"role":"user","content":"x"}]}',
-    "lone surrogate in a key": b'{"model":"org/fake","metadata":{"\\ud800":"x"},"messages":[{"role":"user","content":"x"}]}',
+    "lone surrogate in a key": b'{"model":"org/fake","metadata":{"\\ud800":"x"},' + USER,
     "invalid UTF-8": b'{"model":"org/fake","messages":[{"role":"user","content":"\xff\xfe"}]}',
     "overlong UTF-8": b'{"model":"org/fake","messages":[{"role":"user","content":"\xc0\x80"}]}',
     "surrogate in UTF-8": b'{"model":"org/fake","messages":[{"role":"user","content":"\xed\xa0\x80"}]}',

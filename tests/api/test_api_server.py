@@ -1,6 +1,7 @@
 """uvicorn around the API: clients that go away, limits of heads, start and stop."""
 
 import asyncio
+import gc
 import json
 import signal
 import socket
@@ -10,7 +11,7 @@ import pytest
 from conftest import chat, serving, text
 
 from actorlm.api.app import create_app
-from actorlm.api.server import MAX_HEAD_BYTES, HttpServer
+from actorlm.api.server import MAX_HEAD_BYTES, HttpServer, LimitedProtocol
 from actorlm.config import HttpConfig
 
 ROUTES = {"/v1/chat/completions": chat, "/v1/completions": text}
@@ -79,6 +80,21 @@ async def test_b19_a_client_that_goes_away_during_its_upload_begins_nothing(addr
     assert not backend.generations
 
 
+async def test_b22_nothing_is_kept_of_a_connection_that_was_reset(address):
+    def kept():
+        gc.collect()
+        return [one for one in gc.get_objects() if isinstance(one, LimitedProtocol)]
+
+    assert not kept()
+    for _ in range(5):
+        reader, writer = await connect(address)
+        writer.write(request_bytes("/v1/completions", text()))
+        await asyncio.wait_for(reader.readuntil(b"}}}"), 5)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+    await until(lambda: not kept())
+
+
 async def test_b24_a_client_that_does_not_read_blocks_only_itself(address, backend):
     """It loses nothing either, when it reads at last."""
     backend.words = lambda _: ["x" * 200_000]
@@ -127,7 +143,8 @@ async def test_a_head_without_end_is_refused(address):
     reader, writer = await connect(address)
     writer.write(b"GET /health HTTP/1.1\r\nx: ")
     for _ in range(20):
-        writer.write(b"x" * MAX_HEAD_BYTES)
+        if not writer.is_closing():
+            writer.write(b"x" * MAX_HEAD_BYTES)
         await asyncio.sleep(0.01)
     try:
         answer = await asyncio.wait_for(reader.read(), 5)

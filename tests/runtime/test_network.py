@@ -279,6 +279,25 @@ async def test_a_full_one_way_socket_is_an_error_and_loses_nothing(world: World)
     assert [message for _, message in await server.take(sent)] == [heavy(number) for number in range(sent)]
 
 
+async def test_what_filled_a_queue_for_a_server_that_died_does_not_fill_it_for_the_next(world: World) -> None:
+    pull, small = serve_address(world), mailbox("small", capacity=1)
+    old, client = await pair(
+        world,
+        server={"address": serve_address(world), "one_way": {"steps": pull}, "box": small, "high_water": 8},
+        client={"high_water": 8},
+    )
+    pusher = client.port.pusher("steps")
+    await fill(pusher.send)
+    await fill(client.send)
+    await old.network.close(flush_s=0)
+    new = serve(world, old.port.address, one_way={"steps": pull})
+    assert await client.take() == [("server-0", LinkUp("server-0"))]
+    assert len(await new.take()) == 1
+    client.send(Ping(1))
+    pusher.send(Ping(2))
+    assert {message for _, message in await new.take(2)} == {Ping(1), Ping(2)}
+
+
 @pytest.mark.parametrize("overflow", [Overflow.REFUSE, Overflow.DROP_NEWEST])
 async def test_other_policies_drop_at_the_port_and_count(world: World, overflow: Overflow) -> None:
     server, client = await pair(world, server={"box": mailbox("small", capacity=8, overflow=overflow)})

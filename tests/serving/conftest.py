@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tree import Tree
+
+pytest.register_assert_rewrite("answers", "exchange", "tree")
+
+from tree import Tree  # noqa: E402 - rewritten asserts tell what they compared
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())["items"]
 
@@ -36,6 +39,21 @@ def slow_null_tree():
     """A tree of the null model, 20 ms a step."""
     with Tree("--model-impl", "null", "--null-step-ms", "20") as tree:
         yield tree.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def tree_of():
+    """Gives trees by their arguments, each started once and shared by the tests of a module."""
+    trees = {}
+
+    def shared(*arguments):
+        if arguments not in trees:
+            trees[arguments] = Tree(*arguments)
+        return trees[arguments].wait_ready()
+
+    yield shared
+    for tree in trees.values():
+        tree.close()
 
 
 @pytest.fixture(scope="session")
