@@ -83,8 +83,9 @@ def up(model_argument: str | None, **flags: Any) -> None:
         from setproctitle import setproctitle
 
         from actorlm.log import configure_logging
-        from actorlm.up import run_tree
+        from actorlm.up import leave_on_signals, run_tree
 
+        leave_on_signals()
         setproctitle("actorlm supervisor")
         configure_logging(config.supervision.log_level, "supervisor")
         return run_tree(config)
@@ -149,6 +150,8 @@ def _finish(command: Callable[[], int]) -> None:
     except ActorlmError as error:
         click.echo(f"actorlm: {error.message}", err=True)
         status = MISUSED if isinstance(error, ConfigError) else FAILED
+    except SystemExit as end:
+        status = int(end.code or 0)
     except KeyboardInterrupt:
         click.echo("actorlm: interrupted", err=True)
         status = 130

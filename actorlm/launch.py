@@ -18,7 +18,7 @@ from actorlm.actors.membership import Membership
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE, Config
 from actorlm.log import configure_logging
-from actorlm.messages.catalog import protocol
+from actorlm.messages.catalog import from_peers, protocol
 from actorlm.metrics import Metrics
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.child import leave_with_supervisor
@@ -105,7 +105,7 @@ def _build_balancer(child: _Child) -> Built:
         child.spec.topology.address("balancer"),
         identity=child.identity,
         mailbox=child.mailbox,
-        inbox=child.inbox,
+        inbox=from_peers(child.spec.process.role),
         admits=(Role.FRONTEND, Role.ENGINE),
     )
     return Balancer(child.name, child.mailbox, server, child.membership()), _nothing
@@ -120,7 +120,7 @@ def _build_detokenizer(child: _Child) -> Built:
         topology.address(child.name),
         identity=child.identity,
         mailbox=child.mailbox,
-        inbox=child.inbox,
+        inbox=from_peers(child.spec.process.role),
         admits=(Role.FRONTEND, Role.ENGINE),
         one_way={"tokens": topology.address(f"{child.name}-tokens")},
     )
@@ -181,6 +181,7 @@ def _build_engine(child: _Child) -> Built:
             eos_token_ids=spec.model.eos_token_ids,
             prefix_caching=spec.config.cache.prefix_caching,
         ),
+        vocab_size=spec.model.vocab_size,
         executor=executor,
         balancer=child.link("balancer", child.inbox),
         detokenizers=child.detokenizers(),
@@ -206,6 +207,7 @@ def _executor(child: _Child) -> Any:
     publisher = Publisher[Any](
         topology.address(f"{child.name}-steps"), epoch=spec.incarnation, topic=topic, inbox=INBOXES["worker"]
     )
+    child.network.count(publisher.tally)
     mailbox: Mailbox[Any] = Mailbox(f"{child.name}-results", MAILBOX_CAPACITY, Overflow.PAUSE)
     child.network.serve(
         topology.address(f"{child.name}-workers"),

@@ -1,5 +1,6 @@
 """How one request wants its tokens chosen. Engine side only: token ids, no text."""
 
+import contextlib
 import math
 from collections.abc import Mapping
 
@@ -95,7 +96,11 @@ def check_token(name: str, token: int, vocab_size: int) -> None:
 
 def logit_bias_pairs(bias: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     """OpenAI's logit_bias object as (token id, bias) pairs. Raises BadRequest for a key that is no integer."""
-    try:
-        return tuple((int(key), value) for key, value in bias.items())
-    except ValueError as error:
-        raise BadRequest(f"logit_bias has a key that is no token id: {error}", param="logit_bias") from None
+    return tuple((_token_id(key), value) for key, value in bias.items())
+
+
+def _token_id(key: str) -> int:
+    with contextlib.suppress(ValueError):
+        if str(token := int(key)) == key:  # int() would also take "1_0", "+5" and " 5"
+            return token
+    raise BadRequest(f"logit_bias has the key {key!r}, which is no token id", param="logit_bias")

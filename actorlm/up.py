@@ -4,15 +4,16 @@ What can be wrong with options, model, port and memory is found here, in seconds
 """
 
 import os
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import psutil
 
-from actorlm.actors.supervisor import TICK_S, Supervisor
+from actorlm.actors.supervisor import INTERRUPTED_STATUS, TICK_S, Supervisor
 from actorlm.checkpoint.describe import describe
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.checkpoint.pull import pulled_path
@@ -31,8 +32,19 @@ from actorlm.screen import Screen
 from actorlm.topology import ITEM_SIZE, ModelSize, Role, Topology, plan
 
 BACKLOG = 2048
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 Progress = Callable[[str, int, int], None]
+
+
+def leave_on_signals() -> None:
+    """Until there is a supervisor, a signal that asks for an end raises SystemExit with its status."""
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(INTERRUPTED_STATUS if number == signal.SIGINT else 0)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, leave)
 
 
 def find_model(config: Config, progress: Progress) -> ModelDescription:
@@ -132,8 +144,10 @@ def _supervise(
     import uvloop  # noqa: PLC0415 - `plan` and `--help` do without
 
     supervisor: Supervisor = uvloop.run(_run(config, model, topology, listener, screen))
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # there is nothing left that it could stop
     if supervisor.cause:
-        screen.line(f"actorlm: {supervisor.cause}")
+        screen.line(f"actorlm: {supervisor.cause.splitlines()[0]}")
     return supervisor.status
 
 
@@ -153,6 +167,7 @@ async def _run(
     supervisor = Supervisor(
         mailbox,
         server=server,
+        tallies=network.tallies,
         supervision=_supervision(config, topology),
         spawn=_spawner(config, model, topology, listener),
         screen=screen,

@@ -23,6 +23,10 @@ Int32 = Annotated[bytes, msgspec.Meta(extra={"column": "int32"})]
 Int64 = Annotated[bytes, msgspec.Meta(extra={"column": "int64"})]
 UInt8 = Annotated[bytes, msgspec.Meta(extra={"column": "uint8"})]
 
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""A number or a count that fits an int32 column."""
+RequestId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True, tag=True):
@@ -47,3 +51,12 @@ def read_int32(column: bytes) -> "memoryview[int]":
 def read_int64(column: bytes) -> "memoryview[int]":
     """A view of an int64 column's values. Raises TypeError if the length is no multiple of 8."""
     return memoryview(column).cast("q")
+
+
+def check_naturals(**columns: Int32) -> None:
+    """Raises ValueError for an int32 column that is not whole or has a negative value."""
+    for name, column in columns.items():
+        if len(column) % 4:
+            raise ValueError(f"{name} has {len(column)} bytes, which is no number of int32 values")
+        if column and min(read_int32(column)) < 0:
+            raise ValueError(f"{name} has a negative value")

@@ -34,20 +34,18 @@ decoded.
 | version | 8 | {VERSION} |
 | kind | 8 | {", ".join(f"{kind.value} {kind.name}" for kind in Kind)} |
 | flags | 16 | reserved: 0 |
-| session | 32 | the session of a MESSAGE or HANDSHAKE_REQUIRED, the epoch of a BROADCAST, else 0 |
+| session | 32 | the session of a WELCOME, HANDSHAKE_REQUIRED or MESSAGE, the epoch of a BROADCAST, else 0 |
 | sequence | 64 | counts the messages of a session and socket, or of an epoch, from 1; in a handshake, the attempt |
 | sent | 64 | the sender's Unix time in nanoseconds |
 
 ## Handshake
 
-A client's DEALER has the routing id `name/incarnation` and sends an empty frame whenever it connects
-(ZMQ_PROBE_ROUTER), which a server answers with HANDSHAKE_REQUIRED of session 0. The client says HELLO, again and again
-with the same attempt number until it is answered by WELCOME or REFUSED with that number. A MESSAGE of a session that
-the server does not know, or one that shows by its sequence number that others were lost, is answered with
-HANDSHAKE_REQUIRED of that session; then the client says HELLO with the next attempt number, and tells its new session
-again what the server must know of it. A new connection ends the session of the one before it. One-way PUSH sockets use
-the session of their process's DEALER and count from 1 in it. A broadcast has the secret topic of its epoch as an
-additional first frame.
+A client's DEALER has the routing id `name/incarnation`. The client says HELLO, again and again with the same attempt
+number until it is answered by WELCOME or REFUSED with that number. A MESSAGE of a session that the server does not
+know, or one that shows by its sequence number that others were lost, is answered with HANDSHAKE_REQUIRED of that
+session. Then, and whenever its connection was lost, the client says HELLO with the next attempt number, and tells its
+new session again what the server must know of it. One-way PUSH sockets use the session of their process's DEALER and
+count from 1 in it. A broadcast has the secret topic of its epoch as an additional first frame.
 """
 
 

@@ -52,7 +52,10 @@ class ServingBackend:
     @property
     def limits(self) -> Limits:
         """See `api.ports.Backend`."""
-        return Limits(context=self.model.max_model_len, max_choices=self._max_choices)
+        longest, capacity = self.model.max_model_len, self._frontend.kv_capacity_tokens
+        if capacity:  # the last token is never computed: a sequence may be one token longer than the cache
+            longest = min(longest, capacity + 1)
+        return Limits(context=longest, max_choices=self._max_choices)
 
     def submit(self, submissions: Sequence[Submission], trace_id: str) -> Generation:
         """See `api.ports.Backend`."""

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from actorlm.actors.membership import Membership
 from actorlm.actors.roster import Roster
-from actorlm.errors import ActorlmError, Overloaded, Unavailable
+from actorlm.errors import ActorlmError, Overloaded, ProtocolError, Unavailable
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
 from actorlm.messages.balancer import Inbox, LoadReported, ReplicaAnnounced, RequestRefused
 from actorlm.messages.engine import Abort, Generate
@@ -50,11 +50,11 @@ class Balancer(Actor[Inbox | LinkEvent]):
             case Abort():
                 self._abort(read_int64(message.requests))
             case LoadReported():
-                self._note_load(message)
+                self._note_load(sender, message)
             case RequestRefused():
                 self._refuse(message)
             case ReplicaAnnounced():
-                self._join(message)
+                self._join(sender, message)
             case PeerJoined():
                 self._greet(message)
             case PeerLost():
@@ -72,6 +72,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
                 assert_never(message)
 
     def _route(self, sender: str, message: Generate) -> None:
+        _check_sender(sender, frontend_of(message.request), message)
         expected = len(message.prompt_ids) // ITEM_SIZE + message.sampling.max_tokens
         try:
             replica = self._balance.choose(message.request, expected)
@@ -85,7 +86,8 @@ class Balancer(Actor[Inbox | LinkEvent]):
         except PeerUnknown:
             self._refuse(_refusal(message, Unavailable(f"replica {replica} is restarting; try again later")))
 
-    def _note_load(self, message: LoadReported) -> None:
+    def _note_load(self, sender: str, message: LoadReported) -> None:
+        _check_sender(sender, f"engine-{message.replica}", message)
         self._balance.ended(read_int64(message.ended))
         self._balance.reported(
             message.replica, running=message.running, waiting=message.waiting, kv_used_tokens=message.kv_used_tokens
@@ -105,7 +107,8 @@ class Balancer(Actor[Inbox | LinkEvent]):
         self._balance.ended([message.request])
         self._answer(frontend_of(message.request), message)
 
-    def _join(self, message: ReplicaAnnounced) -> None:
+    def _join(self, sender: str, message: ReplicaAnnounced) -> None:
+        _check_sender(sender, f"engine-{message.replica}", message)
         self._replicas[message.replica] = message
         self._balance.join(message.replica, message.kv_capacity_tokens)
         self._tell_frontends()
@@ -157,6 +160,11 @@ class Balancer(Actor[Inbox | LinkEvent]):
             return
         except PeerFull:
             self._membership.say(PeerStuck(peer))
+
+
+def _check_sender(sender: str, expected: str, message: Message) -> None:
+    if sender != expected:
+        raise ProtocolError(f"{sender} says {type(message).__name__} for {expected}")
 
 
 def _refusal(message: Generate, error: ActorlmError) -> RequestRefused:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 from actorlm.actors.membership import Membership
-from actorlm.errors import ActorlmError
+from actorlm.errors import ActorlmError, BadRequest
 from actorlm.executors.base import Executor
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
 from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRefused
@@ -22,6 +22,7 @@ from actorlm.runtime.errors import NotConnected, PeerFull
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Link, Pusher
+from actorlm.sampling import check_sampling, check_token
 from actorlm.scheduling.plan import StepPlan, encode
 from actorlm.scheduling.request import Request
 from actorlm.scheduling.scheduler import Sampled, Scheduler
@@ -39,6 +40,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         *,
         replica: int,
         scheduler: Scheduler,
+        vocab_size: int,
         executor: Executor,
         balancer: Link,
         detokenizers: Mapping[int, Link],
@@ -48,6 +50,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         super().__init__(name, mailbox)
         self._replica = replica
         self._scheduler = scheduler
+        self._vocab_size = vocab_size
         self._executor = executor
         self._balancer = balancer
         self._detokenizers = detokenizers
@@ -110,6 +113,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
 
     def _admit(self, message: Generate) -> None:
         try:
+            self._check(message)
             self._scheduler.add(Request.from_generate(message))
         except ActorlmError as error:
             self._tell_balancer(
@@ -117,6 +121,14 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             )
         else:
             self._work.set()
+
+    def _check(self, message: Generate) -> None:
+        """Raises BadRequest for what no frontend sends: it would end this process, and with it the requests of others."""
+        if message.detokenizer not in self._detokenizers:
+            raise BadRequest(f"detokenizer {message.detokenizer} is none of the {len(self._detokenizers)}")
+        check_sampling(message.sampling, self._vocab_size)
+        for column in filter(None, (message.prompt_ids, message.generated_ids)):
+            check_token("prompt", max(read_int32(column)), self._vocab_size)
 
     def _abort(self, requests: Iterable[int]) -> None:
         self._ended += self._scheduler.abort(requests)

@@ -120,13 +120,19 @@ class Frontend(Actor[Inbox | LinkEvent]):
         """What the tree can do, as far as this frontend can reach it."""
         if self._draining:
             return TreeState.DRAINING
-        if self._tree in (TreeState.READY, TreeState.DEGRADED) and not self._fleet.replicas:
+        if self._tree in (TreeState.READY, TreeState.DEGRADED) and not self._reaches_all_roles:
             return TreeState.UNAVAILABLE
         return self._tree
 
     @property
+    def _reaches_all_roles(self) -> bool:
+        """The supervisor may know of a successor before this frontend is connected to it."""
+        texts = any(link.is_up for link in self._detokenizers.values())
+        return texts and self._balancer.is_up and bool(self._fleet.replicas)
+
+    @property
     def kv_capacity_tokens(self) -> int:
-        """The longest sequence, prompt and output, that every replica can hold."""
+        """What every replica's KV cache can hold; 0 while no replica takes requests."""
         return self._fleet.kv_capacity_tokens
 
     def submit(self, submissions: Sequence[Submission], trace_id: str) -> Generation:

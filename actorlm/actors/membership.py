@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from actorlm.actors.scrape import samples_of
 from actorlm.messages.actor import MetricSample
 from actorlm.messages.supervisor import ActorReady, Heartbeat, MetricsReported, PhaseChanged
 from actorlm.metrics import Metrics
@@ -60,8 +61,5 @@ class Membership:
 
     def report(self, token: int, actor: Actor[Any]) -> None:
         """Answers CollectMetrics with the actor's own metrics and those that every actor has."""
-        self.metrics.set("mailbox_depth", actor.mailbox.depth, (actor.name,))
-        self.metrics.set("actor_messages", actor.processed, (actor.name,))
-        dropped = sum(tally.dropped.total() for tally in self._network.tallies)
-        self.metrics.set("bad_frames", dropped, (actor.name,))
-        self.say(MetricsReported(token, tuple(MetricSample(*sample) for sample in self.metrics.samples())))
+        own = [MetricSample(*sample) for sample in self.metrics.samples()]
+        self.say(MetricsReported(token, (*own, *samples_of(actor, self._network.tallies))))

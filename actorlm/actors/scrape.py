@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from actorlm.messages.actor import CollectMetrics, MetricSample, MetricsCollected
 from actorlm.messages.supervisor import MetricsReported
+from actorlm.runtime.actor import Actor
+from actorlm.runtime.tally import Tally
 from actorlm.wire import Message
 
 PATIENCE_S = 1.0
@@ -32,7 +35,9 @@ class Scrapes:
         if scrape is None:
             return
         _, awaited, samples = scrape
-        awaited.discard(sender)
+        if sender not in awaited:
+            return
+        awaited.remove(sender)
         samples += message.samples
         if not awaited:
             self._close(message.token)
@@ -42,3 +47,10 @@ class Scrapes:
         if scrape is not None:
             asker, _, samples = scrape
             self._say(asker, MetricsCollected(token, tuple(samples)))
+
+
+def samples_of(actor: Actor[Any], tallies: Iterable[Tally]) -> list[MetricSample]:
+    """The metrics that every actor has; `tallies` are those of its sockets."""
+    dropped = sum(tally.dropped.total() for tally in (actor.tally, *tallies))
+    counts = {"mailbox_depth": actor.mailbox.depth, "actor_messages": actor.processed, "bad_frames": dropped}
+    return [MetricSample(metric, (actor.name,), value) for metric, value in counts.items()]

@@ -16,7 +16,8 @@ from typing import assert_never
 import psutil
 
 from actorlm.actors.roster import Roster
-from actorlm.actors.scrape import Scrapes
+from actorlm.actors.scrape import Scrapes, samples_of
+from actorlm.errors import ProtocolError
 from actorlm.messages.actor import Drain, MetricSample, PeerLost, Stop, TreeChanged, TreeState
 from actorlm.messages.operator import ActorDescribed, TreeDescribed
 from actorlm.messages.supervisor import (
@@ -46,12 +47,14 @@ from actorlm.runtime.supervision import (
     Supervision,
     TreeMoved,
 )  # fmt: skip
+from actorlm.runtime.tally import Tally
 from actorlm.screen import Screen
 from actorlm.topology import Role
 from actorlm.wire import Message
 
 TICK_S = 0.25
 STOP_GRACE_S = 4.0
+FAILED_STATUS = 1
 FORCED_STATUS = 1
 INTERRUPTED_STATUS = 130
 
@@ -66,6 +69,8 @@ class _Running:
     phase_at: float = 0.0
     mailbox_depth: int = 0
     killed_for: str = ""
+    ends: bool = False
+    """Whether it was told to end, or is killed for the tree's end."""
 
 
 class Supervisor(Actor[Inbox | LinkEvent]):
@@ -76,6 +81,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         mailbox: Mailbox[Inbox | LinkEvent],
         *,
         server: Server,
+        tallies: Collection[Tally],
         supervision: Supervision,
         spawn: Callable[[str, int], ChildProcess],
         screen: Screen,
@@ -86,6 +92,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     ) -> None:
         super().__init__(Role.SUPERVISOR, mailbox)
         self._server = server
+        self._tallies = tallies
         self._supervision = supervision
         self._spawn_child = spawn
         self._screen = screen
@@ -105,6 +112,8 @@ class Supervisor(Actor[Inbox | LinkEvent]):
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
         """The supervisor's table of contents."""
+        if sender not in self._supervision.children and not isinstance(message, DescribeTree | PeerJoined):
+            raise ProtocolError(f"{sender}, which is no actor of this tree, says {type(message).__name__}")
         match message:
             case Heartbeat():
                 self._heard(sender, message)
@@ -117,11 +126,12 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             case Drained():
                 self._has_drained(sender)
             case ReadMetrics():
-                self._scrapes.begin(sender, message.token, self._members(), self._restarts())
+                own = (*self._restarts(), *samples_of(self, self._tallies))
+                self._scrapes.begin(sender, message.token, self._members(), own)
             case MetricsReported():
                 self._scrapes.reported(sender, message)
             case DescribeTree():
-                self._say(sender, self._describe())
+                self._answer_operator(sender)
             case PeerJoined():
                 self._greet(message)
             case LinkUp() | LinkRefused():
@@ -182,11 +192,14 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         why = f" ({running.killed_for})" if running.killed_for else ""
         cause = f"{name} (pid {running.process.pid}): {how}{why}"
         child = self._supervision.children[name]
+        if not running.ends:
+            self._screen.line(f"lost {cause}")
         if self._closing:
             child.move(ChildState.DEAD)
             self._announce_lost(AnnounceLost(name, child.role, child.incarnation))
+            if not running.ends:
+                self._fail(cause)
             return
-        self._screen.line(f"lost {cause}")
         self._perform(self._supervision.exited(name, cause, time.monotonic()))
 
     def _announce_lost(self, effect: AnnounceLost) -> None:
@@ -248,13 +261,20 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             self._say(frontend, TreeChanged(state, reason))
 
     def _greet(self, message: PeerJoined) -> None:
-        self._roster.joined(message)
+        if message.name in self._supervision.children:
+            self._roster.joined(message)
         if message.role == Role.FRONTEND:
             self._say(message.name, TreeChanged(self._state))
 
     def _restarts(self) -> list[MetricSample]:
         children = self._supervision.children.values()
         return [MetricSample("actor_restarts", (child.name,), child.restarts) for child in children]
+
+    def _answer_operator(self, operator: str) -> None:
+        """Each command is a peer of its own, whose end nobody announces: it is forgotten at once."""
+        self._say(operator, self._describe())
+        if operator not in self._supervision.children:
+            self._server.forget(operator)
 
     def _describe(self) -> TreeDescribed:
         rows = tuple(self._describe_child(name) for name in self._supervision.children)
@@ -286,8 +306,12 @@ class Supervisor(Actor[Inbox | LinkEvent]):
 
     def _give_up(self, cause: str) -> None:
         if not self._closing:
-            self.status, self.cause = 1, cause
+            self._fail(cause)
             self._begin_end(0.0)
+
+    def _fail(self, cause: str) -> None:
+        """What the tree ends with is not what was asked for; the first cause counts."""
+        self.status, self.cause = self.status or FAILED_STATUS, self.cause or cause
 
     def _begin_end(self, drain_s: float) -> None:
         self._closing = True
@@ -316,6 +340,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         for name, running in list(self._running.items()):
             if not chosen(self._supervision.children[name].role):
                 continue
+            running.ends = True
             if name in self._server.peers:
                 self._say(name, Stop())
             else:
@@ -331,6 +356,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     def _kill_all(self) -> None:
         self._drained.set()
         for running in self._running.values():
+            running.ends = True
             running.process.signal(signal.SIGKILL)
 
     def _has_drained(self, name: str) -> None:

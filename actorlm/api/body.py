@@ -6,6 +6,7 @@ Strictly means: JSON in UTF-8, each object's keys unique, each value of its type
 
 import asyncio
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,12 @@ from litestar.types import Receive, ReceiveMessage, Scope, Send
 
 from actorlm.api.errors import BodyTimeout, ClientGone, UnsupportedMedia, invalid_body
 from actorlm.errors import BadRequest
+
+MAX_VALUES = 2**21
+MAX_OTHERS = 2**17
+"""Texts, lists and objects. An empty list takes 3 bytes of a body, 60 of memory, and time of the garbage collector."""
+
+TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 class JsonRequest(Request[Any, Any, Any]):
@@ -69,6 +76,7 @@ def _decoder(kind: type) -> msgspec.json.Decoder[Any]:
 
 def decode(body: bytes, kind: type) -> Any:
     """`body` as a struct of type `kind`. Raises BadRequest naming the field at fault."""
+    check_values(body)
     try:
         request = _decoder(kind).decode(body)
         json.loads(body, object_pairs_hook=_unique)
@@ -79,6 +87,36 @@ def decode(body: bytes, kind: type) -> Any:
     except RecursionError:
         raise BadRequest("the body is nested too deeply") from None
     return request
+
+
+def check_values(body: bytes) -> None:
+    """Raises BadRequest for more values than any request needs: decoding them could take gigabytes, and seconds."""
+    if _fits(_commas(body), _brackets(body) + body.count(b'"')):
+        return
+    commas = others = end = 0  # some of these are characters of texts: count again, outside of them
+    for text in TEXT.finditer(body):
+        commas += _commas(body, end, text.start())
+        others += _brackets(body, end, text.start()) + 1
+        end = text.end()
+        if others > MAX_OTHERS:
+            break
+    if not _fits(commas + _commas(body, end), others + _brackets(body, end)):
+        raise BadRequest(
+            f"the body holds more than {MAX_VALUES} values, or more than {MAX_OTHERS} texts, lists and objects;"
+            " send several requests"
+        )
+
+
+def _fits(commas: int, others: int) -> bool:
+    return commas <= MAX_VALUES and others <= MAX_OTHERS
+
+
+def _commas(body: bytes, start: int = 0, end: int | None = None) -> int:
+    return body.count(b",", start, end)
+
+
+def _brackets(body: bytes, start: int = 0, end: int | None = None) -> int:
+    return body.count(b"[", start, end) + body.count(b"{", start, end)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> None:

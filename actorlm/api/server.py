@@ -7,10 +7,12 @@ an error of our shape.
 import asyncio
 import contextlib
 import socket
+import sys
 from asyncio import TimerHandle
 from collections.abc import Iterator
 from typing import Any, cast
 
+import httptools
 import msgspec
 import uvicorn
 from litestar.types import ASGIApp
@@ -25,6 +27,7 @@ MAX_PIPELINED = 16
 KEEP_ALIVE_S = 75
 BACKLOG = 4096
 POLL_S = 0.01
+FRAMING = (b"content-length", b"transfer-encoding")
 LAST_WORDS_S = 0.5
 """How long cancelled answers may take to say that they are."""
 REFUSAL = (
@@ -91,6 +94,9 @@ class LimitedProtocol(HttpToolsProtocol):
     _head_timer: TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
+    _data = b""
+    _left = b""
+    _continues = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts to wait for the first head."""
@@ -112,7 +118,11 @@ class LimitedProtocol(HttpToolsProtocol):
             self.send_400_response(f"the head of the request exceeds {MAX_HEAD_BYTES} bytes")
             return
         self._head_bytes += len(data)
-        super().data_received(data)
+        while data:
+            self._data, self._left = data, b""
+            super().data_received(data)
+            data = self._left
+        self._data = b""
 
     def on_message_begin(self) -> None:
         """A head begins."""
@@ -123,10 +133,30 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """A head ends."""
         self._stop_awaiting()
+        if self._continues:
+            return
         super().on_headers_complete()
         self._open = (*(cycle for cycle in self._open if not cycle.response_complete), self.cycle)
         if 1 < len(self._open) <= MAX_PIPELINED:
             self.flow.resume_reading()
+
+    def on_message_complete(self) -> None:
+        """A body ends; that of a request for an upgrade has not begun."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Goes on with the request as if it had not asked for an upgrade, as Java's client does with every request.
+
+        The parser took what follows the head for another protocol; a new one is told where in the request it is.
+        """
+        upgrade = sys.exception()
+        assert isinstance(upgrade, httptools.HttpParserUpgrade)
+        self._left = self._data[upgrade.args[0] :]
+        framing = [b"%b: %b\r\n" % header for header in self.headers if header[0] in FRAMING]
+        self.parser, self._continues = httptools.HttpRequestParser(self), True
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(framing) + b"\r\n")
+        self._continues = False
 
     def send_400_response(self, msg: str) -> None:
         """Refuses what is no HTTP request, and closes."""

@@ -8,6 +8,7 @@ A client that reads slowly blocks `send`. Its deltas wait in the generation, mer
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
@@ -19,7 +20,7 @@ from actorlm.api.errors import as_actorlm_error, describe, send_error
 from actorlm.api.ports import Delta, FinishReason, Generation
 from actorlm.api.schema import PromptTokensDetails, Usage
 from actorlm.api.wire import DONE, Wire
-from actorlm.errors import Unavailable
+from actorlm.errors import Interrupted, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +83,8 @@ class Answer(ASGIResponse):
             await (self._send_events(send) if self._stream else self._send_whole(send))
         except asyncio.CancelledError:  # only a server that stops cancels an answer, and its clients are told
             self._generation.abort()
-            await self._fail(Unavailable("the server is stopping"), send)
+            with contextlib.suppress(asyncio.CancelledError):  # cancelled again: the client does not read
+                await self._fail(Unavailable("the server is stopping"), send)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
             await self._fail(error, send)
         finally:
@@ -122,7 +124,10 @@ class Answer(ASGIResponse):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _fail(self, error: Exception, send: Send) -> None:
+        """Answers with an error; the operator is told too of what was accepted and is lost."""
         if not self._started:
+            if isinstance(error, Interrupted):
+                log.warning("request ended with an error", error=error.message, code=error.code)
             await send_error(error, send)
         elif self._stream:
             ours = as_actorlm_error(error)

@@ -3,8 +3,8 @@
 Rows are cut into tiles of at most 128 queries, each with the keys up to its last query. Tiles whose numbers of queries
 and of key blocks have the same powers of two above them form a bucket, padded to the longest tile in it: never to
 twice what is needed. There are at most 8 bucket sizes of queries, and as many of keys as the longest sequence has
-doublings. A bucket whose gathered keys and values would fill more than `MAX_PIECE_BYTES` is cut into pieces, which bounds memory
-and keeps what one piece gathers in the cache until it is used.
+doublings. A bucket whose gathered keys and values would fill more than `MAX_PIECE_BYTES` is cut into pieces, which
+bounds memory and keeps what one piece gathers in the cache until it is used.
 """
 
 from collections.abc import Iterator
@@ -58,15 +58,16 @@ class _Tiles:
 
 def plan_attention(starts: Indices, counts: Indices, tables: NDArray[np.int32], shape: CacheShape) -> AttentionPlan:
     """The plan for rows that compute [starts, starts + counts) [R], with block tables [R, width]."""
-    tiles = _cut(starts, counts)
+    parts = list(_parts(_cut(starts, counts), shape))
+    runs = [_runs(part, tables, shape) for part in parts]
+    buffer_RX = torch.empty(max(map(len, runs)), BLOCK_SIZE * shape.head_dim, dtype=shape.dtype)
     pieces, orders, begin = [], [], 0
-    for bucket in _buckets(tiles, shape):
-        order = bucket.tokens[:, None] + _steps(bucket)
-        pieces.append(_piece(begin, bucket, tables, shape))
+    for part, part_runs in zip(parts, runs, strict=True):
+        order = part.tokens[:, None] + _steps(part)
+        pieces.append(_piece(begin, part, part_runs, buffer_RX, shape))
         orders.append(order.reshape(-1))
         begin += order.size
-    order = np.concatenate(orders)
-    return _plan(order, int(counts.sum()), tuple(pieces))
+    return _plan(np.concatenate(orders), int(counts.sum()), tuple(pieces))
 
 
 def _cut(starts: Indices, counts: Indices) -> _Tiles:
@@ -81,7 +82,7 @@ def _cut(starts: Indices, counts: Indices) -> _Tiles:
     )
 
 
-def _buckets(tiles: _Tiles, shape: CacheShape) -> Iterator[_Tiles]:
+def _parts(tiles: _Tiles, shape: CacheShape) -> Iterator[_Tiles]:
     key_blocks = -(-tiles.keys // BLOCK_SIZE)
     bucket = _doublings(tiles.queries) * 64 + _doublings(key_blocks)
     order = np.argsort(bucket, kind="stable")
@@ -104,26 +105,29 @@ def _steps(tiles: _Tiles) -> Indices:
     return np.minimum(np.arange(tiles.queries.max()), tiles.queries[:, None] - 1)
 
 
-def _piece(begin: int, tiles: _Tiles, tables: NDArray[np.int32], shape: CacheShape) -> Piece:
-    num_keys = int(tiles.keys.max())
+def _runs(tiles: _Tiles, tables: NDArray[np.int32], shape: CacheShape) -> Indices:
+    """Padding reads the row's own first block again: never what another request has written."""
+    used = -(-tiles.keys // BLOCK_SIZE)
+    columns = np.arange(used.max())
+    blocks = np.where(columns < used[:, None], tables[tiles.rows, : len(columns)], tables[tiles.rows, :1])
+    keys = blocks.astype(np.int64)[:, None] * shape.num_kv_heads + np.arange(shape.num_kv_heads)[:, None]
+    runs: Indices = np.stack((keys, keys + shape.num_blocks * shape.num_kv_heads)).reshape(-1)
+    return runs
+
+
+def _piece(begin: int, tiles: _Tiles, runs: Indices, buffer_RX: torch.Tensor, shape: CacheShape) -> Piece:
+    num_keys, gathered_RX = int(tiles.keys.max()), buffer_RX[: len(runs)]
+    kv = gathered_RX.view(2, len(tiles.rows), shape.num_kv_heads, -1, shape.head_dim)[:, :, :, :num_keys]
     return Piece(
         begin=begin,
         tiles=len(tiles.rows),
         queries=int(tiles.queries.max()),
-        keys=num_keys,
-        runs_2BkN=torch.from_numpy(_runs(tiles, tables, num_keys, shape)),
+        runs_R=torch.from_numpy(runs),
+        gathered_RX=gathered_RX,
+        k_BkKH=kv[0],
+        v_BkKH=kv[1],
         mask_B1QK=_mask(tiles, num_keys, shape.dtype),
     )
-
-
-def _runs(tiles: _Tiles, tables: NDArray[np.int32], num_keys: int, shape: CacheShape) -> Indices:
-    """Padding reads the row's own first block again: never what another request has written."""
-    columns = np.arange(-(-num_keys // BLOCK_SIZE))
-    used = columns < -(-tiles.keys[:, None] // BLOCK_SIZE)
-    blocks = np.where(used, tables[tiles.rows, : len(columns)], tables[tiles.rows, :1]).astype(np.int64)
-    keys = blocks[:, None, :] * shape.num_kv_heads + np.arange(shape.num_kv_heads)[None, :, None]
-    runs: Indices = np.stack((keys, keys + shape.num_blocks * shape.num_kv_heads)).reshape(-1)
-    return runs
 
 
 def _mask(tiles: _Tiles, num_keys: int, dtype: torch.dtype) -> torch.Tensor | None:

@@ -82,6 +82,8 @@ class Slots:
         self.tokens.append(slots, token_ids)
 
     def _release(self, slots: Indices) -> None:
+        if len(slots) == 0:
+            return
         self._check_taken(slots, "released")
         _refuse(_repeated(slots), lambda i: f"slot {slots[i]} is released twice")
         self._taken[slots] = False
@@ -92,7 +94,7 @@ class Slots:
             raise ProtocolError(f"a request enters slot {slot}, which is taken or is not one of {len(self._taken)}")
         if not 1 <= request.prompt_length <= len(ids) <= self._max_model_len:
             raise ProtocolError(
-                f"slot {slot} gets {len(ids)} ids, {request.prompt_length} of them prompt; at most {self._max_model_len}"
+                f"slot {slot} gets {len(ids)} ids, {request.prompt_length} of them prompt; {self._max_model_len} fit"
             )
         if ids.min() < 0 or ids.max() >= self._vocab_size:
             raise ProtocolError(f"slot {slot} gets ids up to {ids.max()}, but there are {self._vocab_size}")
@@ -104,6 +106,8 @@ class Slots:
 
     def _append_blocks(self, slots: Indices, blocks: Indices) -> None:
         _same_length("block_slots", slots, "block_ids", blocks)
+        if len(slots) == 0:
+            return
         self._check_taken(slots, "given a block")
         _refuse(
             (blocks < 0) | (blocks >= self._num_blocks),

@@ -6,11 +6,11 @@ Memory is one anonymous mapping: zeros (a masked key must be a finite number), p
 import mmap
 
 import torch
-from torch import Tensor
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import InsufficientMemory
+from actorlm.kernels.layer_cache import LayerCache
 
 
 def kv_cache_bytes(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> int:
@@ -28,8 +28,8 @@ def check_memory(model: ModelDescription, num_blocks: int, dtype: torch.dtype, a
         )
 
 
-def allocate(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> list[Tensor]:
-    """A cache of zeros, one tensor a layer. Raises InsufficientMemory if the system refuses the memory."""
+def allocate(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> list[LayerCache]:
+    """A cache of zeros, one part a layer. Raises InsufficientMemory if the system refuses the memory."""
     size = kv_cache_bytes(model, num_blocks, dtype)
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -39,7 +39,7 @@ def allocate(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> li
             f"lower --kv-cache-tokens"
         ) from error
     shape = (model.num_layers, 2, num_blocks, model.num_kv_heads, BLOCK_SIZE, model.head_dim)
-    return list(torch.frombuffer(memory, dtype=dtype).view(shape))
+    return [LayerCache(part) for part in torch.frombuffer(memory, dtype=dtype).view(shape)]
 
 
 def _mib(size: int) -> str:

@@ -19,6 +19,7 @@ from actorlm.execution.attention_plan import CacheShape, plan_attention
 from actorlm.execution.batch import Batch, Slots
 from actorlm.execution.kv_cache import allocate, check_memory
 from actorlm.execution.sampler import Sampler
+from actorlm.kernels.layer_cache import LayerCache
 from actorlm.layers.attention import StepInputs
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import AddRequest, RunStep
@@ -70,7 +71,7 @@ class Runner:
         )
         self._sampler = Sampler(max_num_seqs, model.eos_token_ids)
         self._cache_shape = CacheShape(num_blocks, model.num_kv_heads, model.head_dim, self._dtype)
-        self._caches: list[torch.Tensor] = []
+        self._caches: list[LayerCache] = []
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         """Allocates the cache and loads the weights; `progress` gets bytes done and in total.

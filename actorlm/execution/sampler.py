@@ -67,9 +67,9 @@ class Sampler:
         """
         self._add_bias(logits_SV, slots)
         self._ban_ends(logits_SV, slots, generated)
-        best_S1 = logits_SV.argmax(dim=-1, keepdim=True)
-        _check_finite(logits_SV.gather(1, best_S1))
-        tokens: NDArray[np.int32] = best_S1[:, 0].numpy().astype(np.int32)
+        best_S, tokens_S = (part.numpy() for part in logits_SV.max(dim=-1))
+        _check_finite(best_S)
+        tokens: NDArray[np.int32] = tokens_S.astype(np.int32)
         random = np.flatnonzero(self._temperature[slots] > 0.0)
         if len(random) > 0:
             chosen = logits_SV if len(random) == len(slots) else logits_SV[torch.from_numpy(random)]
@@ -77,8 +77,8 @@ class Sampler:
         return tokens
 
     def _add_bias(self, logits_SV: Tensor, slots: Indices) -> None:
-        rows, ids = self._bias_ids.read_all(slots)
-        if len(rows) > 0:
+        if self._bias_ids.counts[slots].any():
+            rows, ids = self._bias_ids.read_all(slots)
             _, values = self._bias_values.read_all(slots)
             places = torch.from_numpy(rows), torch.from_numpy(ids.astype(np.int64))
             logits_SV.index_put_(places, torch.from_numpy(values), accumulate=True)
@@ -90,8 +90,9 @@ class Sampler:
             logits_SV[torch.from_numpy(early[rows]), torch.from_numpy(ids.astype(np.int64))] = float("-inf")
 
     def _draw(self, logits_RV: Tensor, slots: Indices, positions: Indices) -> NDArray[np.int64]:
-        scaled_RV = logits_RV.double().div_(_column(self._temperature[slots]))
-        weights_RV = scaled_RV.sub_(scaled_RV.amax(dim=-1, keepdim=True)).exp_()
+        below_RV = logits_RV.double()
+        below_RV -= below_RV.amax(dim=-1, keepdim=True)  # first: divided by a tiny temperature, it could be infinite
+        weights_RV = below_RV.div_(_column(self._temperature[slots])).exp_()
         self._filter(logits_RV, weights_RV, slots)
         return _invert(weights_RV, word(self._seed[slots], positions.astype(np.uint64)))
 
@@ -155,7 +156,7 @@ def _column(numbers: NDArray[np.float64]) -> Tensor:
     return torch.from_numpy(numbers)[:, None]
 
 
-def _check_finite(best_S1: Tensor) -> None:
-    if not bool(best_S1.isfinite().all()):
-        rows = (~best_S1[:, 0].isfinite()).nonzero()[:, 0].tolist()
+def _check_finite(best_S: NDArray[np.float32]) -> None:
+    rows = np.flatnonzero(~np.isfinite(best_S)).tolist()
+    if rows:
         raise ModelError(f"the model's logits are not finite in sampled rows {rows}; --dtype float32 may help")

@@ -94,7 +94,7 @@ class BroadcastExecutor(Executor):
         self._world_size = world_size
         self._epoch = epoch
         self._calls = 0
-        self._collector = ResultCollector(f"{name}-results", mailbox, epoch, self._step_failed)
+        self._collector = ResultCollector(f"{name}-results", mailbox, world_size, epoch, self._step_failed)
         self._collecting: asyncio.Task[None] | None = None
 
     async def start(self, progress: Progress) -> None:

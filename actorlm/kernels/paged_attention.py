@@ -1,12 +1,12 @@
 """Causal attention of a step's tokens to the paged cache, for all rows at once.
 
 The plan cuts the step into pieces of equal padded shape, so that a piece is one gather and one
-`scaled_dot_product_attention`. In a piece of one query a tile (decoding), the query heads that share a key-value
-head stand in for queries, so that each key is read once for all of them: 1.5 to 2 times faster than `enable_gqa`
-(2 Zen 3 cores, 3 x 3 heads of 64, 1 to 32 rows, 144 to 1,024 keys).
+`scaled_dot_product_attention`. In a piece of one query a tile (decoding), the query heads that share a key-value head
+stand in for queries, so that each key is read once for all of them: 1.5 to 2 times faster than `enable_gqa`
+(2 cores, 3 x 3 heads of 64, 1 to 32 rows, 144 to 1,024 keys).
 
 Legend: T tokens of the step, P queries with padding, n query heads, k key-value heads, g = n / k, H head size; in a
-piece: B tiles, Q queries and K keys a tile, N blocks a tile.
+piece: B tiles, Q queries and K keys a tile, N blocks a tile, R = 2 B k N runs of 16 vectors.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
+
+from actorlm.kernels.layer_cache import LayerCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,14 @@ class Piece:
     """Index of its first query among the P."""
     tiles: int
     queries: int
-    keys: int
-    runs_2BkN: Tensor
-    """[2 * B * k * N] of int64: which runs of 16 vectors to read, keys then values, counted as if the cache were
-    [2 * block * kv_head, 16 * head_dim]."""
+    runs_R: Tensor
+    """Which runs of the cache to gather (int64): for each of keys and values, tile, head and block."""
+    gathered_RX: Tensor
+    """Where to: a buffer that all pieces and all layers use in turn."""
+    k_BkKH: Tensor
+    """The gathered keys."""
+    v_BkKH: Tensor
+    """The gathered values."""
     mask_B1QK: Tensor | None
     """0 where a query sees a key, else -inf, in the model's dtype; None where all see all."""
 
@@ -43,41 +49,31 @@ class AttentionPlan:
     pieces: tuple[Piece, ...]
 
 
-def reference(q_TnH: Tensor, cache_2bk16H: Tensor, plan: AttentionPlan) -> Tensor:
+def reference(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan) -> Tensor:
     """See `paged_attention`."""
     q_PnH = q_TnH if plan.order_P is None else q_TnH.index_select(0, plan.order_P)
-    parts = [_attend(q_PnH, cache_2bk16H, piece) for piece in plan.pieces]
-    out_PnH = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return out_PnH if plan.source_T is None else out_PnH.index_select(0, plan.source_T)
+    parts = [_attend(q_PnH, cache, piece) for piece in plan.pieces]
+    out_PX = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return out_PX if plan.source_T is None else out_PX.index_select(0, plan.source_T)
 
 
-def _attend(q_PnH: Tensor, cache_2bk16H: Tensor, piece: Piece) -> Tensor:
-    num_heads, head_dim = q_PnH.shape[1:]
-    k_BkKH, v_BkKH = _gather(cache_2bk16H, piece)
+def _attend(q_PnH: Tensor, cache: LayerCache, piece: Piece) -> Tensor:
+    torch.index_select(cache.runs_RX, 0, piece.runs_R, out=piece.gathered_RX)
     size = piece.tiles * piece.queries
     q = q_PnH[piece.begin : piece.begin + size]
     if piece.queries == 1:
-        q_BkgH = q.view(piece.tiles, k_BkKH.shape[1], -1, head_dim)
-        out = F.scaled_dot_product_attention(q_BkgH, k_BkKH, v_BkKH, piece.mask_B1QK)
-        return out.reshape(size, num_heads, head_dim)
-    q_BnQH = q.view(piece.tiles, piece.queries, num_heads, head_dim).transpose(1, 2)
-    out = F.scaled_dot_product_attention(q_BnQH, k_BkKH, v_BkKH, piece.mask_B1QK, enable_gqa=True)
-    return out.transpose(1, 2).reshape(size, num_heads, head_dim)
+        q_BkgH = q.view(size, cache.num_kv_heads, -1, cache.head_dim)
+        out_BkgH = F.scaled_dot_product_attention(q_BkgH, piece.k_BkKH, piece.v_BkKH, piece.mask_B1QK)
+        return out_BkgH.reshape(size, -1)
+    q_BnQH = q.view(piece.tiles, piece.queries, -1, cache.head_dim).transpose(1, 2)
+    out_BnQH = F.scaled_dot_product_attention(q_BnQH, piece.k_BkKH, piece.v_BkKH, piece.mask_B1QK, enable_gqa=True)
+    return out_BnQH.transpose(1, 2).reshape(size, -1)
 
 
-def _gather(cache_2bk16H: Tensor, piece: Piece) -> tuple[Tensor, Tensor]:
-    """Keys and values [B, k, K, H] of the piece's tiles."""
-    num_kv_heads, block_size, head_dim = cache_2bk16H.shape[2:]
-    picked = cache_2bk16H.view(-1, block_size * head_dim).index_select(0, piece.runs_2BkN)
-    k_BkKH, v_BkKH = picked.view(2, piece.tiles, num_kv_heads, -1, head_dim)[:, :, :, : piece.keys].unbind()
-    return k_BkKH, v_BkKH
-
-
-def paged_attention(q_TnH: Tensor, cache_2bk16H: Tensor, plan: AttentionPlan) -> Tensor:
-    """Gives [T, n, H]: softmax(q k^T / sqrt(H)) v over the keys and values that the plan gives each token.
+def paged_attention(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan) -> Tensor:
+    """Gives [T, n H]: softmax(q k^T / sqrt(H)) v over the keys and values that the plan gives each token.
 
     Launches the implementation for the tensors' device: plain torch on all of them.
     """
-    assert cache_2bk16H.is_contiguous(), "the plan counts vectors of a contiguous cache"
-    assert q_TnH.shape[1] % cache_2bk16H.shape[2] == 0, "each key-value head serves equally many query heads"
-    return reference(q_TnH, cache_2bk16H, plan)
+    assert q_TnH.shape[1] % cache.num_kv_heads == 0, "each key-value head serves equally many query heads"
+    return reference(q_TnH, cache, plan)

@@ -9,10 +9,15 @@ from torch import Tensor
 
 def reference(x_TE: Tensor, weight_E: Tensor, eps: Tensor) -> Tensor:
     """See `rms_norm`. Five operations, where `torch.nn.functional.rms_norm` does ten on a CPU."""
-    wide_TE = x_TE.float()
-    length_T1 = torch.linalg.vector_norm(wide_TE, dim=-1, keepdim=True)
+    if x_TE.dtype is torch.float32:
+        return _normalised(x_TE, eps).mul_(weight_E)
+    return _normalised(x_TE.float(), eps).to(x_TE.dtype).mul_(weight_E)
+
+
+def _normalised(x_TE: Tensor, eps: Tensor) -> Tensor:
+    length_T1 = torch.linalg.vector_norm(x_TE, dim=-1, keepdim=True)
     mean_square_T1 = torch.addcmul(eps, length_T1, length_T1, value=1.0 / x_TE.shape[-1])
-    return (wide_TE * mean_square_T1.rsqrt_()).to(x_TE.dtype).mul_(weight_E)
+    return x_TE * mean_square_T1.rsqrt_()
 
 
 def rms_norm(x_TE: Tensor, weight_E: Tensor, eps: Tensor) -> Tensor:

@@ -1,19 +1,26 @@
-"""The gate of a gated MLP: silu(gate) * up, where gate and up lie side by side.
+"""The gate of a gated MLP: silu(gate) * up.
 
 Legend: T rows, F features of the intermediate layer.
 """
 
+import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
 
-def reference(gate_up_T2F: Tensor) -> Tensor:
-    """[T, F] from [T, 2 F]: the first half is the gate."""
-    size = gate_up_T2F.shape[-1] // 2
-    return F.silu(gate_up_T2F[:, :size]).mul_(gate_up_T2F[:, size:])
+class Gates:
+    """Gate and up of one layer, side by side: a buffer that all layers use in turn, and its views, made once."""
+
+    def __init__(self, num_rows: int, size: int, dtype: torch.dtype) -> None:
+        self.flat_TX = torch.empty(num_rows, 2 * size, dtype=dtype)
+        self.gate_TF, self.up_TF = self.flat_TX.chunk(2, dim=-1)
 
 
-def silu_mul(gate_up_T2F: Tensor) -> Tensor:
-    """Launches the implementation for the tensor's device: plain torch on all of them."""
-    assert gate_up_T2F.shape[-1] % 2 == 0, "gate and up are of equal width"
-    return reference(gate_up_T2F)
+def reference(gates: Gates) -> Tensor:
+    """See `silu_mul`."""
+    return F.silu(gates.gate_TF).mul_(gates.up_TF)
+
+
+def silu_mul(gates: Gates) -> Tensor:
+    """Gives [T, F]. Launches the implementation for the tensors' device: plain torch on all of them."""
+    return reference(gates)

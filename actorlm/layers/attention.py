@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from actorlm.kernels.paged_attention import AttentionPlan, paged_attention
-from actorlm.kernels.rope_and_store import rope_and_store
+from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.rope_and_store import Heads, rope_and_store
 from actorlm.layers.linear import Linear
 
 
@@ -33,7 +34,7 @@ class Attention:
     def __init__(
         self, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool, dtype: torch.dtype
     ) -> None:
-        self._head_dim = head_dim
+        self._shape = num_heads, num_kv_heads, head_dim, dtype
         query, key = num_heads * head_dim, num_kv_heads * head_dim
         self.qkv = Linear({"query": query, "key": key, "value": key}, hidden_size, bias=bias, dtype=dtype)
         self.output = Linear({"output": hidden_size}, query, bias=bias, dtype=dtype)
@@ -43,9 +44,14 @@ class Attention:
         yield from self.qkv.parameters()
         yield from self.output.parameters()
 
-    def add_to(self, total_TE: Tensor, x_TE: Tensor, rotation: Tensor, inputs: StepInputs, cache: Tensor) -> None:
-        """Adds attention(x) to `total`, in place; this layer's cache gains keys and values of the step's tokens."""
-        qkv_TmH = self.qkv(x_TE).view(len(x_TE), -1, self._head_dim)
-        q_TnH = rope_and_store(qkv_TmH, rotation, cache, inputs.places_T2k)
-        out_TnH = paged_attention(q_TnH, cache, inputs.plan)
-        self.output.add_to(total_TE, out_TnH.view(len(x_TE), -1))
+    def heads(self, num_tokens: int) -> Heads:
+        """A buffer for so many tokens, for this layer and all of its shape."""
+        return Heads(num_tokens, *self._shape)
+
+    def add_to(
+        self, total_TE: Tensor, x_TE: Tensor, heads: Heads, rotation_T1h: Tensor, inputs: StepInputs, cache: LayerCache
+    ) -> None:
+        """Adds attention(x) to `total`, in place; the cache gains keys and values of the step's tokens."""
+        self.qkv.write_to(heads.flat_TX, x_TE)
+        rope_and_store(heads, rotation_T1h, cache, inputs.places_T2k)
+        self.output.add_to(total_TE, paged_attention(heads.q_TnH, cache, inputs.plan))

@@ -28,11 +28,12 @@ class Linear:
                 yield f"{name}.bias", self.bias_O[begin : begin + rows]
             begin += rows
 
-    def __call__(self, x_TI: Tensor) -> Tensor:
-        """The result [T, O]."""
+    def write_to(self, out_TO: Tensor, x_TI: Tensor) -> None:
+        """Sets `out` to x W^T + b."""
         if self.bias_O is None:
-            return torch.mm(x_TI, self._weight_IO)
-        return torch.addmm(self.bias_O, x_TI, self._weight_IO)
+            torch.mm(x_TI, self._weight_IO, out=out_TO)
+        else:
+            torch.addmm(self.bias_O, x_TI, self._weight_IO, out=out_TO)
 
     def add_to(self, total_TO: Tensor, x_TI: Tensor) -> None:
         """Adds x W^T + b to `total`, in place."""

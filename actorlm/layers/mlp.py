@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from actorlm.kernels.silu_mul import silu_mul
+from actorlm.kernels.silu_mul import Gates, silu_mul
 from actorlm.layers.linear import Linear
 
 
@@ -13,6 +13,7 @@ class GatedMLP:
     """Sizes in features; `bias` is for all three matrices."""
 
     def __init__(self, hidden_size: int, intermediate_size: int, *, bias: bool, dtype: torch.dtype) -> None:
+        self._size, self._dtype = intermediate_size, dtype
         parts = {"gate": intermediate_size, "up": intermediate_size}
         self.gate_up = Linear(parts, hidden_size, bias=bias, dtype=dtype)
         self.down = Linear({"down": hidden_size}, intermediate_size, bias=bias, dtype=dtype)
@@ -22,6 +23,11 @@ class GatedMLP:
         yield from self.gate_up.parameters()
         yield from self.down.parameters()
 
-    def add_to(self, total_TE: Tensor, x_TE: Tensor) -> None:
+    def gates(self, num_rows: int) -> Gates:
+        """A buffer for so many rows, for this layer and all of its shape."""
+        return Gates(num_rows, self._size, self._dtype)
+
+    def add_to(self, total_TE: Tensor, x_TE: Tensor, gates: Gates) -> None:
         """Adds mlp(x) to `total`, in place."""
-        self.down.add_to(total_TE, silu_mul(self.gate_up(x_TE)))
+        self.gate_up.write_to(gates.flat_TX, x_TE)
+        self.down.add_to(total_TE, silu_mul(gates))

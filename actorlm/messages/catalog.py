@@ -1,7 +1,7 @@
 """Every inbox by the name of its receiver, and what follows from them: the fingerprint of this version's protocol."""
 
 from functools import cache
-from typing import Any
+from typing import Any, Union, get_args
 
 from actorlm.messages import actor, balancer, detokenizer, engine, executor, frontend, operator, supervisor, worker
 from actorlm.runtime.fingerprint import Fingerprint, fingerprint
@@ -19,6 +19,12 @@ INBOXES: dict[str, Any] = {
     "supervisor": supervisor.Inbox,
     "operator": operator.Inbox,
 }
+
+
+def from_peers(receiver: str) -> Any:
+    """The union of what a receiver takes from peers: Control is the supervisor's alone to say."""
+    control = get_args(actor.Control)
+    return Union[tuple(kind for kind in get_args(INBOXES[receiver]) if kind not in control)]  # noqa: UP007 - computed
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from actorlm.messages.actor import Control
 from actorlm.sampling import SamplingParams
-from actorlm.wire import Int32, Int64, Message
+from actorlm.wire import Int32, Int64, Message, Natural, RequestId, check_naturals
 
 
 class Generate(Message):
@@ -14,10 +14,10 @@ class Generate(Message):
     `adapter` is reserved.
     """
 
-    request: int
-    attempt: int
+    request: RequestId
+    attempt: Natural
     frontend: str
-    detokenizer: int
+    detokenizer: Natural
     prompt_ids: Int32
     generated_ids: Int32
     sampling: SamplingParams
@@ -26,6 +26,10 @@ class Generate(Message):
     cache_salt: str = ""
     adapter: str | None = None
     trace_id: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for ids that are none."""
+        check_naturals(prompt_ids=self.prompt_ids, generated_ids=self.generated_ids)
 
 
 class Abort(Message):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from actorlm.checkpoint.description import ModelDescription
+from actorlm.kernels.layer_cache import LayerCache
 from actorlm.layers.attention import Attention, StepInputs
 from actorlm.layers.embedding import Embedding
 from actorlm.layers.mlp import GatedMLP
@@ -91,11 +92,12 @@ class Llama:
         halved = self._head_dim if own in IN_HALVES[form] else None
         return Parameter(f"{prefix}{names[own][form]}.{kind}", destination, halved_heads=halved)
 
-    def __call__(self, inputs: StepInputs, caches: list[Tensor]) -> Tensor:
+    def __call__(self, inputs: StepInputs, caches: list[LayerCache]) -> Tensor:
         """Logits [S, V] in float32. `caches` are the layers' own, which gain the step's tokens."""
         x_TE = self.embedding(inputs.token_ids_T)
-        rotation = self.rotary(inputs.positions_T)
+        rotation_T1h = self.rotary(inputs.positions_T)
+        heads, gates = self.blocks[0].attention.heads(len(x_TE)), self.blocks[0].mlp.gates(len(x_TE))
         for block, cache in zip(self.blocks, caches, strict=True):
-            block.attention.add_to(x_TE, block.attention_norm(x_TE), rotation, inputs, cache)
-            block.mlp.add_to(x_TE, block.mlp_norm(x_TE))
+            block.attention.add_to(x_TE, block.attention_norm(x_TE), heads, rotation_T1h, inputs, cache)
+            block.mlp.add_to(x_TE, block.mlp_norm(x_TE), gates)
         return self.head.logits(self.norm(x_TE.index_select(0, inputs.sampled_S)))

@@ -26,8 +26,8 @@ MAX_SLICE_BYTES = 32 << 20
 class Parameter:
     """A tensor of a checkpoint and where its numbers go.
 
-    With `halved_heads`, the size H of a head, the checkpoint's rows 0, 1, 2, ... of each head come to `destination` in the
-    order 0, H/2, 1, H/2 + 1, ...: those that are rotated together become neighbours.
+    With `halved_heads`, the size H of a head, the checkpoint's rows 0, 1, 2, ... of each head come to `destination` in
+    the order 0, H/2, 1, H/2 + 1, ...: those that are rotated together become neighbours.
     """
 
     name: str

@@ -1,28 +1,35 @@
-"""An actor: a mailbox, one synchronous `receive`, and the tasks that belong to it."""
+"""An actor: a mailbox, one synchronous `receive`, and the tasks that belong to it.
+
+A message that its sender must not send (ProtocolError) is dropped and counted, like a bad frame; any other failure is
+the actor's own, and ends it.
+"""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, Generic, TypeVar
 
+from actorlm.errors import ProtocolError
 from actorlm.runtime.mailbox import Mailbox
+from actorlm.runtime.tally import Tally
 
 M = TypeVar("M")
 
 
 class Actor(Generic[M]):
-    """Subclasses implement `receive` with one `match`. Runs once; whatever fails in it ends it."""
+    """Subclasses implement `receive` with one `match`. Runs once."""
 
     def __init__(self, name: str, mailbox: Mailbox[M]) -> None:
         self.name = name
         self.mailbox = mailbox
         self.processed = 0
         """Messages received so far: the actor's progress."""
+        self.tally = Tally(f"mailbox {name}")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending = asyncio.Event()
         self._failure: BaseException | None = None
 
     def receive(self, sender: str, message: M) -> None:
-        """Reacts to one message."""
+        """Reacts to one message. Raises ProtocolError, before it has changed anything, for one that is to be dropped."""
         raise NotImplementedError
 
     def after_batch(self) -> None:
@@ -54,10 +61,16 @@ class Actor(Generic[M]):
             for sender, message in await self.mailbox.drain():
                 if self._ending.is_set():
                     break
-                self.receive(sender, message)
-                self.processed += 1
+                self._take(sender, message)
             self.after_batch()
             await asyncio.sleep(0)  # sockets and timers get their turn, however full the mailbox is
+
+    def _take(self, sender: str, message: M) -> None:
+        try:
+            self.receive(sender, message)
+        except ProtocolError as error:
+            self.tally.drop(error)
+        self.processed += 1
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -2,8 +2,9 @@
 
 A client says Hello until it is answered; the number of the attempt is in the header, so that a repeated Hello is
 answered with the same session and not with a second one. A session ends when its server restarts or forgets the
-peer, when the connection was replaced, or when a sequence number shows that messages were lost. Then the next
-message is answered with HANDSHAKE_REQUIRED and the client begins its next attempt: nothing is lost silently.
+peer, or when a sequence number shows that messages were lost: then the next message is answered with
+HANDSHAKE_REQUIRED and the client begins its next attempt. A client whose connection is lost does so by itself. So
+nothing is lost silently.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -129,11 +130,6 @@ class ServerHandshake:
         """A refusal that names both sides."""
         return Refused(str(self._identity), client, reason, difference)
 
-    def connected(self, route: bytes) -> None:
-        """A connection with this route is new. If the route had a session, messages may have been lost: it ends."""
-        for peer in [peer for peer in self._peers.values() if peer.route == route]:
-            self.forget(peer.name)
-
     def find(self, session: int, route: bytes | None = None) -> Peer:
         """The peer with this session, and with this route if one is given. Raises UnknownSession."""
         peer = self._sessions.get(session)
@@ -233,8 +229,15 @@ class ClientHandshake:
         return self.welcome.session
 
     def welcomed(self, attempt: int, welcome: Welcome) -> bool:
-        """Whether this Welcome brings the link up. One that answers a repeated or an older Hello does not."""
-        if self.phase is not Phase.GREETING or attempt != self.attempt:
+        """Whether this Welcome brings the link up. One that answers a repeated or an older Hello does not.
+
+        If it gives another session for the same attempt, then the server has forgotten us: the next attempt begins.
+        """
+        if attempt != self.attempt or self.phase is Phase.REFUSED:
+            return False
+        if self.phase is Phase.UP:
+            if welcome.session != self.session:
+                self.again()
             return False
         self.phase = Phase.UP
         self.welcome = welcome
@@ -249,20 +252,20 @@ class ClientHandshake:
         return True
 
     def required(self, session: int) -> bool:
-        """Whether HANDSHAKE_REQUIRED asks for a Hello now. Session 0 is said by a server to every new connection."""
-        if self.phase is Phase.GREETING:
-            return session == 0
-        if session not in (0, self.session):
+        """Whether HANDSHAKE_REQUIRED ends the link's session, so that the next attempt begins now."""
+        if self.phase is not Phase.UP or session != self.session:
             return False
         self.again()
         return True
 
-    def disconnected(self) -> bool:
-        """Whether losing the connection ended a session, so that the next attempt begins now."""
-        if self.phase is not Phase.UP:
-            return False
-        self.again()
-        return True
+    def connection(self, made: bool) -> bool:
+        """Whether a Hello is due now that the connection was made or lost.
+
+        A lost one ends the session. A new one also ends a refusal: the server may be another one than before.
+        """
+        if self.phase is (Phase.REFUSED if made else Phase.UP):
+            self.again()
+        return self.phase is Phase.GREETING
 
     def again(self) -> None:
         """Begins the next attempt."""
@@ -270,14 +273,18 @@ class ClientHandshake:
         self.attempt += 1
 
     def advance(self, session: int, sequence: int) -> None:
-        """Counts a message of the server. Raises UnknownSession for one of an earlier session.
+        """Counts a message of the server.
 
-        Raises SequenceGap if messages were lost; then the next attempt has begun.
+        Raises SequenceGap if messages were lost, and UnknownSession for one of another session than the link's. If
+        the link was up, the two sides disagree, and the next attempt has begun.
         """
-        if self.phase is not Phase.UP or session != self.session:
-            raise UnknownSession(f"a message of {self.peer} in session {session}, which is not this link's")
+        is_up = self.phase is Phase.UP
         expected = self._received + 1
-        if sequence != expected:
+        if is_up and (session, sequence) == (self.session, expected):
+            self._received = sequence
+            return
+        if is_up:
             self.again()
+        if session == self.session:
             raise SequenceGap(self.peer, expected, sequence)
-        self._received = sequence
+        raise UnknownSession(f"a message of {self.peer} in session {session}, which is not this link's")

@@ -31,7 +31,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 class Header(NamedTuple):
     """A header's fields.
 
-    `session` is the session of a MESSAGE or HANDSHAKE_REQUIRED (0: none known) and the epoch of a BROADCAST.
+    `session` is the session of a WELCOME, HANDSHAKE_REQUIRED or MESSAGE, the epoch of a BROADCAST, else 0.
     `sequence` counts the messages of a session or epoch from 1; in a handshake it is the number of the attempt.
     `sent_ns` is the sender's Unix time in nanoseconds. `flags` are reserved and 0.
     """

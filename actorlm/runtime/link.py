@@ -12,7 +12,6 @@ from actorlm.runtime.errors import (
     NotDelivered,
     PeerFull,
     PeerUnknown,
-    SequenceGap,
     UnexpectedKind,
 )
 from actorlm.runtime.events import LinkRefused, LinkUp
@@ -51,7 +50,7 @@ class DealerLink:
         self._pushers: dict[str, PushSocket] = {}
         self._closed = False
         self._repeat_s = FIRST_REPEAT_S
-        self._dealer = transport.dial(address, route, mailbox, self._receive, self._disconnected)
+        self._dealer = transport.dial(address, route, mailbox, self._receive, self._connection)
         self._timer = self._loop.call_soon(self._greet)
 
     @property
@@ -108,40 +107,35 @@ class DealerLink:
         except NotDelivered:
             return  # no connection yet, or no room: the timer says it again
 
-    def _greet_again(self) -> None:
-        self._repeat_s = FIRST_REPEAT_S
-        self._greet()
-
-    def _disconnected(self) -> None:
-        if self._handshake.disconnected():
-            self._greet_again()
+    def _connection(self, made: bool) -> None:
+        if self._handshake.connection(made):
+            self._repeat_s = FIRST_REPEAT_S
+            self._greet()
 
     def _receive(self, _route: bytes, header: Header, body: Body) -> None:
+        attempt = self._handshake.attempt
+        try:
+            self._dispatch(header, body)
+        finally:
+            if self._handshake.attempt != attempt:
+                self._timer.cancel()
+                self._timer = self._loop.call_later(self._repeat_s, self._greet)
+
+    def _dispatch(self, header: Header, body: Body) -> None:
         self._check_version(header)
         match header.kind:
             case Kind.MESSAGE:
-                self._receive_message(header, body)
+                self._handshake.advance(header.session, header.sequence)
+                self._mailbox.put(self.peer, self._inbox.read(body))
             case Kind.WELCOME:
-                self._receive_welcome(header.sequence, self._welcome.read(body))
+                if self._handshake.welcomed(header.sequence, self._welcome.read(body)):
+                    self._tell(LinkUp(self.peer))
             case Kind.REFUSED:
                 self._receive_refused(header.sequence, str(self._refused.read(body)))
             case Kind.HANDSHAKE_REQUIRED:
-                if self._handshake.required(header.session):
-                    self._greet_again()
+                self._handshake.required(header.session)
             case _:
                 raise UnexpectedKind(f"a client was sent {header.kind.name}")
-
-    def _receive_message(self, header: Header, body: Body) -> None:
-        try:
-            self._handshake.advance(header.session, header.sequence)
-        except SequenceGap:
-            self._greet_again()
-            raise
-        self._mailbox.put(self.peer, self._inbox.read(body))
-
-    def _receive_welcome(self, attempt: int, welcome: Welcome) -> None:
-        if self._handshake.welcomed(attempt, welcome):
-            self._tell(LinkUp(self.peer))
 
     def _receive_refused(self, attempt: int, reason: str) -> None:
         if self._handshake.refused(attempt):
@@ -163,8 +157,8 @@ class DealerLink:
             told = False
         if not told:
             self._handshake.again()
-            self._timer = self._loop.call_later(LAST_REPEAT_S, self._greet)
             raise MailboxFull(f"the mailbox of {self._mailbox.name} has no room for the news about {self.peer}")
+        self._repeat_s = FIRST_REPEAT_S
 
 
 class PushSocket:

@@ -4,6 +4,7 @@ Messages pass by reference, which is safe because they are immutable. An Exchang
 networks of different actors in one event loop share one.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
@@ -15,7 +16,7 @@ from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.ports import TransportNetwork
 from actorlm.runtime.reading import Reader
 from actorlm.runtime.tally import Tallies, Tally
-from actorlm.runtime.transport import Connected, Disconnected, Receive
+from actorlm.runtime.transport import Connection, Receive
 from actorlm.wire import Message
 
 HIGH_WATER = 1000
@@ -43,17 +44,17 @@ class MemoryTransport:
         """See `transport.Transport`."""
         return self._tallies.all()
 
-    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive, connected: Connected) -> "BoundSocket":
+    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive) -> "BoundSocket":
         """See `transport.Transport`."""
         inlet = Inlet(mailbox, self._tallies.of("router", address), self._high_water, receive)
-        return BoundSocket(self._exchange, address, inlet, connected)
+        return BoundSocket(self._exchange, address, inlet)
 
     def dial(
-        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, disconnected: Disconnected
+        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, connection: Connection
     ) -> "DialledSocket":
         """See `transport.Transport`."""
         inlet = Inlet(mailbox, tally := self._tallies.of("dealer", address), self._high_water, receive)
-        return DialledSocket(self._exchange, address, tally, route=route, inlet=inlet, disconnected=disconnected)
+        return DialledSocket(self._exchange, address, tally, route=route, inlet=inlet, connection=connection)
 
     def pull(self, address: str, mailbox: Mailbox[object], receive: Receive) -> "BoundSocket":
         """See `transport.Transport`."""
@@ -118,19 +119,12 @@ class Pipe:
         """Adds a message, or raises PeerFull."""
         if len(self._deliveries) >= self._capacity:
             raise PeerFull(f"the queue towards the peer holds {self._capacity} messages")
-        self._add(partial(self._receive, self._route, header, message))
-
-    def announce(self, connected: Connected) -> None:
-        """Adds the news of the connection, which comes before any message."""
-        self._add(partial(connected, self._route))
+        self._deliveries.append(partial(self._receive, self._route, header, message))
+        self._wake()
 
     def take(self) -> Callable[[], None] | None:
         """The next delivery, if there is one."""
         return self._deliveries.popleft() if self._deliveries else None
-
-    def _add(self, delivery: Callable[[], None]) -> None:
-        self._deliveries.append(delivery)
-        self._wake()
 
 
 class Inlet:
@@ -167,23 +161,20 @@ class Inlet:
 
 
 class BoundSocket:
-    """Implements `transport.Socket`: a router if `connected` is given, else a pull socket."""
+    """Implements `transport.Socket`: a router or a pull socket."""
 
-    def __init__(self, exchange: Exchange, address: str, inlet: Inlet, connected: Connected | None = None) -> None:
+    def __init__(self, exchange: Exchange, address: str, inlet: Inlet) -> None:
         self.address = address
         self._exchange = exchange
         self._inlet = inlet
-        self._connected = connected
         self._routes: dict[bytes, Pipe] = {}
         exchange.bind(address, self)
 
     def accept(self, route: bytes, back: Pipe | None) -> Pipe:
-        """A new connection: `back` leads to the peer, the pipe returned leads here."""
-        pipe = self._inlet.open(route)
-        if self._connected is not None and back is not None:
+        """A new connection: `back`, if there is one, leads to the peer; the pipe returned leads here."""
+        if back is not None:
             self._routes[route] = back
-            pipe.announce(self._connected)
-        return pipe
+        return self._inlet.open(route)
 
     def cut(self, back: Pipe | None) -> None:
         """The connection to which `back` belongs has ended."""
@@ -214,14 +205,14 @@ class DialledSocket:
         *,
         route: bytes = b"",
         inlet: Inlet | None = None,
-        disconnected: Disconnected = lambda: None,
+        connection: Connection = lambda _made: None,
     ) -> None:
         self.address = address
         self._exchange = exchange
         self._tally = tally
         self._route = route
         self._inlet = inlet
-        self._disconnected = disconnected
+        self._connection = connection
         self._bound: BoundSocket | None = None
         self._forth: Pipe | None = None
         self._back: Pipe | None = None
@@ -232,6 +223,7 @@ class DialledSocket:
         self._bound = bound
         self._back = self._inlet.open() if self._inlet is not None else None
         self._forth = bound.accept(self._route, self._back)
+        asyncio.get_running_loop().call_soon(self._connection, True)
 
     def part(self) -> None:
         """The connection ended. What either side has received already is still read."""
@@ -239,7 +231,7 @@ class DialledSocket:
             if pipe is not None:
                 pipe.ended = True
         self._bound = self._forth = self._back = None
-        self._disconnected()
+        self._connection(False)
 
     def send(self, header: Header, message: Message | None, _route: bytes = b"") -> None:
         """See `transport.Socket`."""

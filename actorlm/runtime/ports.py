@@ -38,11 +38,16 @@ class TransportNetwork:
         self._clock = clock
         self._draw_session = draw_session
         self._ports: list[RouterServer | DealerLink] = []
+        self._others: list[Tally] = []
 
     @property
     def tallies(self) -> Collection[Tally]:
         """See `network.Network`."""
-        return self._transport.tallies
+        return [*self._transport.tallies, *self._others]
+
+    def count(self, tally: Tally) -> None:
+        """Has a socket that is not one of its own among its tallies."""
+        self._others.append(tally)
 
     def serve(
         self,

@@ -47,7 +47,7 @@ class RouterServer:
             for name, pull_address in one_way.items()
         }
         self._handshake = handshake(one_way=self.one_way)
-        self._router = transport.listen(address, mailbox, self._receive, self._connected)
+        self._router = transport.listen(address, mailbox, self._receive)
 
     @property
     def address(self) -> str:
@@ -79,10 +79,6 @@ class RouterServer:
         """Closes all sockets."""
         for socket in (self._router, *self._pulls.values()):
             socket.close(flush_s)
-
-    def _connected(self, route: bytes) -> None:
-        self._handshake.connected(route)
-        self._reply(route, Kind.HANDSHAKE_REQUIRED)
 
     def _receive(self, route: bytes, header: Header, body: Body) -> None:
         self._check_version(route, header)

@@ -39,6 +39,7 @@ class Child:
     state: ChildState = ChildState.WAITING
     incarnation: int = 0
     silent_ticks: int = 0
+    started_at: float = 0.0
 
     @property
     def restarts(self) -> int:
@@ -132,7 +133,7 @@ class Supervision:
     def start(self, now: float) -> list[Effect]:
         """Start all children, in their order."""
         self.started_at = now
-        return [self._start(child) for child in self.children.values()]
+        return [self._start(child, now) for child in self.children.values()]
 
     def ready(self, name: str, incarnation: int) -> list[Effect]:
         """A child says that it can do its work. An earlier incarnation is not believed."""
@@ -167,10 +168,21 @@ class Supervision:
         return [*self._late(now), *self._silent(), *self._restart_due(now)]
 
     def _late(self, now: float) -> list[Effect]:
-        if self.was_ready or now - self.started_at <= self.policy.start_timeout_s:
+        if self.was_ready:
+            return self._late_again(now)
+        if now - self.started_at <= self.policy.start_timeout_s:
             return []
         missing = ", ".join(child.name for child in self.children.values() if child.state is not ChildState.READY)
         return self._give_up(f"not ready after {self.policy.start_timeout_s:g} s: {missing} (--start-timeout-s)")
+
+    def _late_again(self, now: float) -> list[Effect]:
+        """A restart gets as long as the first start did; one that takes longer is a death."""
+        limit = self.policy.start_timeout_s
+        return [
+            KillChild(child.name, f"not ready after {limit:g} s (--start-timeout-s)")
+            for child in self.children.values()
+            if child.state is ChildState.STARTING and now - child.started_at > limit
+        ]
 
     def _silent(self) -> Iterator[Effect]:
         for child in self.children.values():
@@ -188,7 +200,7 @@ class Supervision:
             del self._due[group]
             for child in members:
                 child.move(ChildState.WAITING)
-                yield self._start(child)
+                yield self._start(child, now)
 
     def _plan_restart(self, group: str, cause: str, now: float) -> list[Effect]:
         self._deaths = [death for death in self._deaths if now - death < self.policy.window_s] + [now]
@@ -207,8 +219,9 @@ class Supervision:
         self.given_up = True
         return [GiveUp(cause)]
 
-    def _start(self, child: Child) -> StartChild:
+    def _start(self, child: Child, now: float) -> StartChild:
         child.move(ChildState.STARTING)
+        child.started_at = now
         child.incarnation += 1
         child.silent_ticks = 0
         return StartChild(child.name, child.incarnation)

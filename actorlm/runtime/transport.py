@@ -16,11 +16,11 @@ from actorlm.wire import Message
 Receive = Callable[[bytes, Header, Body], None]
 """Called with the route (empty but on a router), header and body of each message. Raises what is to be counted."""
 
-Connected = Callable[[bytes], None]
-"""Called with the route of each new connection, before its first message."""
+Connection = Callable[[bool], None]
+"""Called with True when a dealer is connected, with False when it is not any more: what its queues held is lost.
 
-Disconnected = Callable[[], None]
-"""Called when a connection is lost, and with it what was in its queues; another one is being tried for."""
+News of a connection may be late, news of a loss comes before `send` fails for it; never while `dial` makes the socket.
+"""
 
 
 class Socket(Protocol):
@@ -47,11 +47,11 @@ class Transport(Protocol):
     def tallies(self) -> Collection[Tally]:
         """One for each kind of socket at each address."""
 
-    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive, connected: Connected) -> Socket:
+    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive) -> Socket:
         """A router: many peers, both directions. Raises AddressUnusable."""
 
     def dial(
-        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, disconnected: Disconnected
+        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, connection: Connection
     ) -> Socket:
         """A dealer: one peer, both directions; connects now or when the peer comes, again and again."""
 

@@ -1,12 +1,11 @@
 """The network over ZeroMQ: `ipc://` on one host, `tcp://` between hosts. Plain sockets in the event loop.
 
 What the options are for: MANDATORY makes an unroutable message an error; HANDOVER lets a peer that reconnects take
-over its own route; IMMEDIATE keeps a dealer from queueing for a server that is not there; PROBE_ROUTER announces
-every new connection with an empty frame, so that a server knows of it before any message; a monitor tells a dealer that
-its connection is lost, which sending alone cannot tell from a queue that is full; MAXMSGSIZE ends the
-connection of whoever sends more; LINGER 0 leaves nothing behind but what `close` grants. A host that vanished is
-found by TCP's keepalive and not by ZeroMQ's heartbeats: those go unread, and end the connection with all that is in it,
-where a full mailbox has paused its port for long.
+over its own route; IMMEDIATE keeps a dealer from queueing for a server that is not there, and a monitor tells it when
+one comes or is lost, which sending alone cannot tell from a queue that is full; MAXMSGSIZE ends the connection of
+whoever sends more; LINGER 0 leaves nothing behind but what `close` grants. A host that vanished is found by TCP's
+keepalive and not by ZeroMQ's heartbeats: those go unread, and end the connection with all that is in it, where a full
+mailbox has paused its port for long.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from actorlm.runtime.fingerprint import Fingerprint
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.ports import TransportNetwork
 from actorlm.runtime.tally import Tallies, Tally
-from actorlm.runtime.transport import Connected, Disconnected, Receive
+from actorlm.runtime.transport import Connection, Receive
 from actorlm.runtime.zeromq_socket import Monitor, PlainSocket, ReadingSocket, SendingSocket
 
 HIGH_WATER = 1000
@@ -51,7 +50,7 @@ class ZeroMQTransport:
         """See `transport.Transport`."""
         return self._tallies.all()
 
-    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive, connected: Connected) -> ReadingSocket:
+    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive) -> ReadingSocket:
         """See `transport.Transport`."""
         socket = self._socket(zmq.ROUTER, address)
         socket.set(zmq.ROUTER_MANDATORY, 1)
@@ -63,18 +62,17 @@ class ZeroMQTransport:
             self._max_bytes,
             mailbox=mailbox,
             receive=receive,
-            connected=connected,
+            routed=True,
         )
 
     def dial(
-        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, disconnected: Disconnected
+        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, connection: Connection
     ) -> ReadingSocket:
         """See `transport.Transport`."""
         socket = self._socket(zmq.DEALER, address)
         socket.set(zmq.ROUTING_ID, route)
-        socket.set(zmq.PROBE_ROUTER, 1)
         socket.set(zmq.IMMEDIATE, 1)
-        monitor = Monitor(socket, disconnected)
+        monitor = Monitor(socket, connection)
         connect(socket, address)
         tally = self._tally("dealer", socket)
         return ReadingSocket(socket, tally, self._max_bytes, mailbox=mailbox, receive=receive, monitor=monitor)

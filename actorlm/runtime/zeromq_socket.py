@@ -8,6 +8,7 @@ it. While the mailbox is full the descriptor is not watched at all: it would sta
 import asyncio
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from actorlm.runtime.codec import encode
 from actorlm.runtime.errors import BadFrames, PeerFull, PeerUnknown
@@ -15,7 +16,7 @@ from actorlm.runtime.header import Header, parse
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.reading import Reader
 from actorlm.runtime.tally import Tally
-from actorlm.runtime.transport import Connected, Disconnected, Receive
+from actorlm.runtime.transport import Connection, Receive
 from actorlm.wire import Message
 
 PlainSocket = zmq.Socket[bytes]
@@ -37,7 +38,7 @@ class SendingSocket:
         if message is not None:
             frames.append(encode(message, self._max_bytes))
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            self._send(frames)
         except zmq.Again:
             raise PeerFull(f"the queue of {self._tally.socket} {_to(route)}is full") from None
         except zmq.ZMQError as error:
@@ -46,13 +47,21 @@ class SendingSocket:
             raise PeerUnknown(f"nobody is connected to {self._tally.socket} {_to(route)}") from None
         self._tally.sent += 1
 
+    def _send(self, frames: list[bytes]) -> None:
+        """Sends, and looks twice before it fails: the news of room may be waiting, and asking for EVENTS reads it."""
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            self._socket.get(zmq.EVENTS)
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+
     def close(self, flush_s: float) -> None:
         """See `transport.Socket`."""
         self._socket.close(linger=round(1000 * flush_s))
 
 
 class ReadingSocket(SendingSocket):
-    """A socket that the event loop reads. Routed (a router) if `connected` is given."""
+    """A socket that the event loop reads. A `routed` one, a router, gives the route of each message."""
 
     def __init__(
         self,
@@ -62,13 +71,13 @@ class ReadingSocket(SendingSocket):
         *,
         mailbox: Mailbox[object],
         receive: Receive,
-        connected: Connected | None = None,
+        routed: bool = False,
         monitor: "Monitor | None" = None,
     ) -> None:
         super().__init__(socket, tally, max_bytes)
         self._loop = asyncio.get_running_loop()
         self._receive = receive
-        self._connected = connected
+        self._routed = routed
         self._monitor = monitor
         descriptor = socket.get(zmq.FD)
         assert isinstance(descriptor, int)
@@ -113,22 +122,19 @@ class ReadingSocket(SendingSocket):
         return True
 
     def _pass_on(self, frames: list[bytes]) -> None:
-        route = frames.pop(0) if self._connected is not None else b""
-        if self._connected is not None and frames == [b""]:
-            self._connected(route)
-            return
+        route = frames.pop(0) if self._routed else b""
         if not 1 <= len(frames) <= 2:
             raise BadFrames(f"{len(frames)} frames; a message has a header and at most one body")
         self._receive(route, parse(frames[0]), frames[1] if len(frames) == 2 else None)
 
 
 class Monitor:
-    """Tells when the connection of `socket` is lost. Made before the socket connects."""
+    """Tells when `socket` is connected and when it is not any more. Made before it begins to connect."""
 
-    def __init__(self, socket: PlainSocket, disconnected: Disconnected) -> None:
+    def __init__(self, socket: PlainSocket, connection: Connection) -> None:
         self._socket = socket
-        self._disconnected = disconnected
-        self._events = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._connection = connection
+        self._events = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(int(self._events.get(zmq.FD)), self.look)
         self.look()  # the descriptor signals nothing to a reader that has never found the socket empty
@@ -142,8 +148,8 @@ class Monitor:
     def look(self) -> None:
         """Tells now what has happened already."""
         while self._events.poll(0):
-            self._events.recv_multipart()
-            self._disconnected()
+            event = recv_monitor_message(self._events, zmq.NOBLOCK)["event"]
+            self._connection(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
 
 def _to(route: bytes) -> str:

@@ -105,7 +105,7 @@ class MemoryTree:
             eos_token_ids=self.model.eos_token_ids, prefix_caching=True,
         )  # fmt: skip
         return EngineCore(
-            name, mailbox, replica=0, scheduler=self.scheduler,
+            name, mailbox, replica=0, scheduler=self.scheduler, vocab_size=self.model.vocab_size,
             executor=InlineExecutor(lambda: build_worker(self.config, self.model, num_blocks=blocks, threads=1)),
             balancer=link("balancer"), detokenizers={0: link("detokenizer-0")}, membership=membership,
             announcement=ReplicaAnnounced(0, self.kv_tokens, self.config.scheduler.max_num_seqs),

@@ -68,6 +68,17 @@ def test_e04_deep_nesting(opening: bytes, before: bytes) -> None:
         CODEC.decode(before + opening * (150_000 // len(opening)))
 
 
+class Loose(Message):
+    """A field of any type, which no message of ours has, is where nesting reaches the decoder's depth."""
+
+    value: Any
+
+
+def test_e04_nesting_beyond_the_depth_of_the_decoder() -> None:
+    with pytest.raises(BadBody):
+        Codec(Loose).decode(b"\x92\xa5Loose" + b"\x91" * 100_000 + b"\xc0")
+
+
 @pytest.mark.parametrize(
     "body",
     [b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x92\xa4Blob\xc6\xff\xff\xff\xff"],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from runtime_world import PROTOCOL, Ping, identity
 
-from actorlm.runtime.errors import PeerUnknown, SequenceGap, UnknownSession
+from actorlm.runtime.errors import SequenceGap, UnknownSession
 from actorlm.runtime.fingerprint import Fingerprint, fingerprint
 from actorlm.runtime.handshake import (
     MAX_PEERS,
@@ -131,17 +131,6 @@ def test_peers_are_bounded() -> None:
     admitted(greet(serving, hello(name="client-1"), attempt=2))
 
 
-def test_a_new_connection_of_a_known_route_ends_its_session() -> None:
-    serving = server()
-    greet(serving, hello())
-    serving.connected(b"client-1/1")
-    assert "client-0" in serving.peers
-    serving.connected(b"client-0/1")
-    with pytest.raises(PeerUnknown):
-        serving.peer("client-0")
-    assert admitted(greet(serving, hello())).is_new
-
-
 def test_sequence_numbers_count_per_channel_and_a_gap_ends_the_session() -> None:
     serving = server()
     peer = admitted(greet(serving, hello())).peer
@@ -179,8 +168,14 @@ def up(session: int = 7) -> ClientHandshake:
 def test_a_welcome_brings_the_link_up_once() -> None:
     link = up()
     assert (link.phase, link.session) == (Phase.UP, 7)
+    assert not link.welcomed(1, Welcome(7, {}, b""))
+    assert (link.phase, link.session, link.attempt) == (Phase.UP, 7, 1)
+
+
+def test_another_session_for_the_same_attempt_shows_that_the_server_has_forgotten_us() -> None:
+    link = up(7)
     assert not link.welcomed(1, Welcome(8, {}, b""))
-    assert link.session == 7
+    assert (link.phase, link.attempt) == (Phase.GREETING, 2)
 
 
 def test_a_welcome_of_another_attempt_is_ignored() -> None:
@@ -189,34 +184,39 @@ def test_a_welcome_of_another_attempt_is_ignored() -> None:
     assert link.phase is Phase.GREETING
 
 
-def test_a_refusal_is_final_until_a_server_begins_anew() -> None:
+def test_a_refusal_is_final_until_a_new_connection() -> None:
     link = client()
     assert not link.refused(2)
     assert link.refused(1)
     assert link.phase is Phase.REFUSED
     assert not link.refused(1)
-    assert not link.required(9)
-    assert link.required(0)
+    assert not link.required(0)
+    assert not link.connection(made=False)
+    assert link.phase is Phase.REFUSED
+    assert link.connection(made=True)
     assert (link.phase, link.attempt) == (Phase.GREETING, 2)
 
 
-@pytest.mark.parametrize("session", [0, 7])
-def test_a_handshake_that_is_required_begins_the_next_attempt_once(session: int) -> None:
+def test_a_handshake_that_is_required_begins_the_next_attempt_once() -> None:
     link = up(7)
-    assert link.required(session)
+    assert link.required(7)
     assert (link.phase, link.attempt) == (Phase.GREETING, 2)
     assert not link.required(7)
     assert link.attempt == 2
 
 
-def test_a_lost_connection_ends_a_session_but_no_greeting_and_no_refusal() -> None:
+def test_a_lost_connection_ends_the_session_and_the_next_one_is_greeted() -> None:
     link = up(7)
-    assert link.disconnected()
+    assert link.connection(made=False)
     assert (link.phase, link.attempt) == (Phase.GREETING, 2)
-    assert not link.disconnected()
-    assert link.refused(2)
-    assert not link.disconnected()
-    assert (link.phase, link.attempt) == (Phase.REFUSED, 2)
+    assert link.connection(made=True)
+    assert (link.phase, link.attempt) == (Phase.GREETING, 2)
+
+
+def test_late_news_of_a_connection_does_not_end_its_session() -> None:
+    link = up(7)
+    assert not link.connection(made=True)
+    assert link.phase is Phase.UP
 
 
 def test_a_complaint_about_an_earlier_session_is_ignored() -> None:
@@ -225,24 +225,24 @@ def test_a_complaint_about_an_earlier_session_is_ignored() -> None:
     assert link.phase is Phase.UP
 
 
-def test_a_server_that_says_a_connection_is_new_gets_its_hello_at_once() -> None:
-    link = client()
-    assert link.required(0)
-    assert link.attempt == 1
-
-
 def test_a_client_counts_what_it_receives() -> None:
     link = up(7)
     link.advance(7, 1)
-    with pytest.raises(UnknownSession):
-        link.advance(6, 2)
     with pytest.raises(SequenceGap):
         link.advance(7, 3)
     assert (link.phase, link.attempt) == (Phase.GREETING, 2)
-    with pytest.raises(UnknownSession):
-        link.advance(7, 4)
     assert link.welcomed(2, Welcome(8, {}, b""))
     link.advance(8, 1)
+
+
+def test_a_message_of_another_session_ends_the_session_of_a_link_that_is_up() -> None:
+    link = up(7)
+    with pytest.raises(UnknownSession):
+        link.advance(6, 1)
+    assert (link.phase, link.attempt) == (Phase.GREETING, 2)
+    with pytest.raises(UnknownSession):
+        link.advance(6, 2)
+    assert link.attempt == 2
 
 
 def test_both_machines_agree_through_losses() -> None:

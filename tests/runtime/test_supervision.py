@@ -3,7 +3,15 @@
 import pytest
 
 from actorlm.runtime.supervision import (
-    AnnounceLost, Child, ChildState, GiveUp, KillChild, RestartPolicy, StartChild, Supervision, TreeMoved,
+    AnnounceLost,
+    Child,
+    ChildState,
+    GiveUp,
+    KillChild,
+    RestartPolicy,
+    StartChild,
+    Supervision,
+    TreeMoved,
 )  # fmt: skip
 
 POLICY = RestartPolicy(max_restarts=2, silence_ticks=20, start_timeout_s=10.0)

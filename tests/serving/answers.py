@@ -76,7 +76,9 @@ def joined(found):
                 reasons[index] = choice["finish_reason"]
         usage = event.get("usage") or usage
     assert sorted(texts) == sorted(reasons) == list(range(len(texts)))
-    return Answer(["".join(texts[index]) for index in sorted(texts)], [reasons[index] for index in sorted(texts)], usage)
+    return Answer(
+        ["".join(texts[index]) for index in sorted(texts)], [reasons[index] for index in sorted(texts)], usage
+    )
 
 
 def streamed(tree, path, **fields):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("answers", "exchange", "tree")
+pytest.register_assert_rewrite("answers", "exchange", "streaming", "tree")
 
+import tiny_llama as tiny  # noqa: E402 - see the next line
 from tree import Tree  # noqa: E402 - rewritten asserts tell what they compared
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())["items"]
@@ -54,6 +55,12 @@ def tree_of():
     yield shared
     for tree in trees.values():
         tree.close()
+
+
+@pytest.fixture
+def tiny_llama(tmp_path):
+    """A model directory of a few kilobytes, for the test to damage."""
+    return tiny.write(tmp_path / "tiny-llama")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 from http.client import HTTPConnection
+from itertools import islice
 
 PATHS = ["/v1/completions", "/v1/chat/completions"]
 
@@ -46,6 +47,12 @@ class Exchange:
                 event = b""
         if event:
             yield event
+
+    def leave_after(self, events):
+        """Reads so many events, or all if there are fewer, and leaves; returns them. 0 means at once."""
+        read = list(islice(self.raw_events(), events)) if events else []
+        self.close()
+        return read
 
     def json(self):
         return json.loads(self.response.read())

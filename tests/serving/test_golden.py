@@ -34,7 +34,10 @@ def test_four_times_over_in_one_batch(smollm2, golden, golden_texts):
 
 def test_past_the_end_of_text(smollm2, golden):
     for item in golden:
-        assert smollm2.text(item["prompt_ids"], **GREEDY, ignore_eos=True, skip_special_tokens=False) == item["ignore_eos_text"]
+        assert (
+            smollm2.text(item["prompt_ids"], **GREEDY, ignore_eos=True, skip_special_tokens=False)
+            == item["ignore_eos_text"]
+        )
 
 
 def test_chat_renders_and_tokenizes_as_the_reference(smollm2, golden):

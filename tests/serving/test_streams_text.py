@@ -77,7 +77,9 @@ def sentencepiece(tmp_path_factory):
     directory = tmp_path_factory.mktemp("sentencepiece")
     words = ["▁Hello", ".", "▁", "▁▁", "▁world", "\n", "\n\n", "\t", "é", "▁é", "日", ",", "lo", "▁.", "s", "▁▁▁▁"]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
-    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, [], unk_token="<unk>", byte_fallback=True))
+    backend = Tokenizer(
+        models.BPE({token: i for i, token in enumerate(tokens)}, [], unk_token="<unk>", byte_fallback=True)
+    )
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens[:3]])
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

@@ -21,6 +21,7 @@ PATIENCE = float(os.environ.get("TEST_PATIENCE", "3"))
 """Time limits are for a quiet machine; each is multiplied by this."""
 
 TAG = "TEST_TREE"
+ACTORLM = str(Path(sys.executable).with_name("actorlm"))
 
 
 def free_port():
@@ -66,19 +67,23 @@ class StreamError(Exception):
 
 
 class Tree:
-    """One `actorlm up`. Processes are found by a variable in their environment, wherever they were re-parented."""
+    """One `actorlm up`. Processes are found by a variable in their environment, wherever they were re-parented.
 
-    def __init__(self, *arguments, env=None, cwd=None, port=None):
+    With port 0 the server chooses one; `wait_ready` finds it. `popen` are further options of subprocess.Popen.
+    """
+
+    def __init__(self, *arguments, env=None, cwd=None, port=None, **popen):
         self.tag = uuid.uuid4().hex
-        self.port = port or free_port()
+        self.port = free_port() if port is None else port
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = tempfile.TemporaryFile()
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX")}
+        options = {"stdout": self._log, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL} | popen
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            [str(Path(sys.executable).with_name("actorlm")), "up", *map(str, arguments), "--port", str(self.port)],
-            stdout=self._log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=cwd, start_new_session=True,
+            [ACTORLM, "up", *map(str, arguments), "--port", str(self.port)],
             env=environment | {TAG: self.tag, "TERM": "dumb"} | (env or {}),
+            cwd=cwd, start_new_session=True, **options,
         )  # fmt: skip
         self.client = httpx.Client(base_url=self.url, timeout=120)
 
@@ -87,12 +92,22 @@ class Tree:
     def wait_ready(self, seconds=40):
         def ready():
             assert self.process.poll() is None, f"exited with {self.process.returncode}: {self.log[-2000:]}"
+            if self.port == 0 and not self._find_port():
+                return False
             with contextlib.suppress(httpx.HTTPError):
                 return self.client.get("/ready", timeout=5).status_code == 200
 
         until(ready, seconds)
         self.ready_after = time.monotonic() - self.started
         return self
+
+    def _find_port(self):
+        said = re.search(r"^ready after .*: http://127\.0\.0\.1:(\d+) ", self.log, re.MULTILINE)
+        if said:
+            self.port = int(said[1])
+            self.url = f"http://127.0.0.1:{self.port}"
+            self.client.base_url = self.url
+        return said
 
     @property
     def log(self):

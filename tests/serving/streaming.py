@@ -1,0 +1,75 @@
+"""A stream that is read on a thread while the test does something to its tree."""
+
+import json
+import threading
+
+from exchange import PATHS, Exchange, body_of
+from tree import until
+
+GENERATED = {"ignore_eos": True, "temperature": 0, "max_tokens": 4000}
+
+
+class Streaming:
+    """One streamed completion, endless unless `fields` say otherwise.
+
+    `ending` is "running", then "done" (a finish reason and [DONE]), "error" (an error event and [DONE], or a status
+    of its own) or "cut" (anything else). `error` is the error object, `status` the HTTP status.
+    """
+
+    def __init__(self, tree, **fields):
+        self.texts = []
+        self.finish = None
+        self.error = None
+        self.status = 0
+        self.ending = "running"
+        self._exchange = Exchange(tree, PATHS[0], body_of(tree, PATHS[0], **(GENERATED | {"stream": True} | fields)))
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    @property
+    def text(self):
+        return "".join(self.texts)
+
+    def join(self, seconds=30):
+        """Waits for the end; returns how it ended."""
+        until(lambda: self.ending != "running", seconds)
+        self._exchange.close()
+        return self.ending
+
+    def _read(self):
+        try:
+            self.status = self._exchange.response.status
+            ending = self._read_events() if self.status == 200 else self._read_error()
+        except (OSError, ValueError, AttributeError):
+            ending = "cut"
+        self.ending = ending
+
+    def _read_error(self):
+        self.error = self._exchange.json()["error"]
+        return "error"
+
+    def _read_events(self):
+        for raw in self._exchange.raw_events():
+            if raw == b"data: [DONE]\n\n":
+                return "error" if self.error else "done" if self.finish else "cut"
+            self._take(json.loads(raw.removeprefix(b"data: ")))
+        return "cut"
+
+    def _take(self, event):
+        self.error = event.get("error")
+        for choice in event.get("choices", ()):
+            self.texts.append(choice["text"])
+            self.finish = choice["finish_reason"] or self.finish
+
+
+def running(tree, count, **fields):
+    """`count` streams, each of which has begun to answer."""
+    streams = [Streaming(tree, prompt=f"{number}", **fields) for number in range(count)]
+    until(lambda: all(stream.texts or stream.ending != "running" for stream in streams), 15)
+    assert [stream.ending for stream in streams] == ["running"] * count, [stream.error for stream in streams]
+    return streams
+
+
+def endings(streams, seconds=30):
+    """How each stream ended."""
+    return [stream.join(seconds) for stream in streams]
