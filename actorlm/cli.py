@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import rich_click as click
+from click.exceptions import NoArgsIsHelpError
 
 from actorlm import __version__
 from actorlm.config import Config, environment
@@ -26,7 +27,22 @@ click.rich_click.OPTION_GROUPS = {
 }
 
 
-@click.group()
+class _Commands(click.RichGroup):
+    """Says what is wrong with a command line as every error is said: in one line."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs a command; exits with 2 for one that cannot be understood."""
+        try:
+            return super().main(*args, **{**kwargs, "standalone_mode": False})
+        except NoArgsIsHelpError as error:
+            error.show()
+        except click.UsageError as error:
+            command = error.ctx.command_path if error.ctx else "actorlm"
+            click.echo(f"actorlm: {error.format_message()} (see `{command} --help`)", err=True)
+        raise SystemExit(MISUSED)
+
+
+@click.group(cls=_Commands)
 @click.version_option(__version__, prog_name="actorlm")
 def main() -> None:
     """Serve large language models; every part is an actor."""

@@ -218,7 +218,10 @@ def _executor(child: _Child) -> Any:
         one_way={"results": topology.address(f"{child.name}-results")},
         topic=topic,
     )
-    return BroadcastExecutor(mailbox, publisher, name=child.name, world_size=1, epoch=spec.incarnation)
+    workers = [worker.name for worker in topology.of_role(Role.WORKER) if worker.index == spec.process.index]
+    executor = BroadcastExecutor(mailbox, publisher, name=child.name, workers=workers, epoch=spec.incarnation)
+    child.network.count(executor.tally)
+    return executor
 
 
 def _build_worker(child: _Child) -> Built:

@@ -9,7 +9,7 @@ from actorlm.instance import running
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.operator import TreeDescribed
 from actorlm.messages.supervisor import DescribeTree
-from actorlm.runtime.events import LinkUp
+from actorlm.runtime.events import LinkRefused, LinkUp
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.zeromq import ZeroMQNetwork
@@ -52,7 +52,7 @@ async def _ask(directory: Path) -> TreeDescribed | str:
                     link.send(DescribeTree())
                 elif isinstance(message, TreeDescribed):
                     return message
-                else:
-                    return f"refused: {message}"
+                elif isinstance(message, LinkRefused):
+                    return message.reason
     finally:
         await network.close()

@@ -105,8 +105,10 @@ def run_tree(config: Config) -> int:
     listener = listen(config)
     try:
         model = find_model(config, screen.bar)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until the directory is sure to go
         instance = Instance.create()
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             topology = plan_tree(config, model, str(instance.directory))
             return _supervise(config, model, topology, listener, screen)
         finally:

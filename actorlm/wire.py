@@ -51,12 +51,3 @@ def read_int32(column: bytes) -> "memoryview[int]":
 def read_int64(column: bytes) -> "memoryview[int]":
     """A view of an int64 column's values. Raises TypeError if the length is no multiple of 8."""
     return memoryview(column).cast("q")
-
-
-def check_naturals(**columns: Int32) -> None:
-    """Raises ValueError for an int32 column that is not whole or has a negative value."""
-    for name, column in columns.items():
-        if len(column) % 4:
-            raise ValueError(f"{name} has {len(column)} bytes, which is no number of int32 values")
-        if column and min(read_int32(column)) < 0:
-            raise ValueError(f"{name} has a negative value")

@@ -84,10 +84,10 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
     def after_batch(self) -> None:
         """Sends every frontend what has become text."""
         for frontend, batch in self._batches.items():
-            if batch:
-                self._send(frontend, batch)
+            self._send(frontend, batch)
 
     def _start(self, sender: str, message: Open) -> None:
+        message.check()
         stream = TextStream(
             self._tokenizer,
             context_ids=read_int32(message.context_ids),
@@ -106,6 +106,7 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
             self._membership.say(PeerStuck(sender))
 
     def _push(self, message: TokensSampled) -> None:
+        message.check()
         attempts, counts, cached = map(read_int32, (message.attempts, message.counts, message.cached))
         tokens, start = read_int32(message.tokens), 0
         for row, request in enumerate(read_int64(message.requests)):
@@ -141,14 +142,15 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
             del self._open[request]
 
     def _send(self, frontend: str, batch: DeltaBatch) -> None:
-        try:
-            self._server.send(frontend, batch.message())
-        except PeerFull:
-            self._offer_again()
-            return
-        except PeerUnknown:
-            pass  # its loss is announced by the supervisor; nobody is left to read this
-        batch.clear()
+        while batch:
+            try:
+                self._server.send(frontend, batch.message())
+            except PeerFull:
+                self._offer_again()
+                return
+            except PeerUnknown:
+                pass  # its loss is announced by the supervisor; nobody is left to read this
+            batch.sent()
 
     def _offer_again(self) -> None:
         if self._retry is None:

@@ -123,12 +123,13 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             self._work.set()
 
     def _check(self, message: Generate) -> None:
-        """Raises BadRequest for what no frontend sends: it would end this process, and with it the requests of others."""
+        """Raises BadRequest for what no frontend sends: it would end this process, and the requests of others."""
         if message.detokenizer not in self._detokenizers:
             raise BadRequest(f"detokenizer {message.detokenizer} is none of the {len(self._detokenizers)}")
         check_sampling(message.sampling, self._vocab_size)
-        for column in filter(None, (message.prompt_ids, message.generated_ids)):
-            check_token("prompt", max(read_int32(column)), self._vocab_size)
+        for ids in map(read_int32, filter(None, (message.prompt_ids, message.generated_ids))):
+            check_token("prompt", min(ids), self._vocab_size)
+            check_token("prompt", max(ids), self._vocab_size)
 
     def _abort(self, requests: Iterable[int]) -> None:
         self._ended += self._scheduler.abort(requests)

@@ -188,7 +188,8 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     def _exit(self, name: str) -> None:
         running = self._running.pop(name)
         how = running.process.reap(asyncio.get_running_loop().remove_reader)
-        self._has_drained(name)
+        if self._closing:
+            self._has_drained(name)
         why = f" ({running.killed_for})" if running.killed_for else ""
         cause = f"{name} (pid {running.process.pid}): {how}{why}"
         child = self._supervision.children[name]
@@ -321,6 +322,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     async def _end(self, drain_s: float) -> None:
         """Drain the frontends, stop them, stop the others; kill what is left."""
         self._undrained = {name for name in self._frontends() if self._state is not TreeState.STARTING}
+        self._drained.clear()
         self._change(TreeState.DRAINING)
         if drain_s and self._undrained:
             self._screen.line(f"draining for up to {drain_s:g} s; a second signal forces")

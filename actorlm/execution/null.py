@@ -109,7 +109,7 @@ class NullRunner:
             self._slots[slot] = None
         for request in step.added:
             self._add(request)
-        for slot, block in zip(read_int32(step.block_slots), read_int32(step.block_ids), strict=True):
+        for slot, block in _rows(step.block_slots, step.block_ids):
             if not 0 <= block < self._num_blocks:
                 raise ProtocolError(f"slot {slot} gets block {block} of {self._num_blocks}")
             self._at(slot).blocks += 1
@@ -132,14 +132,15 @@ class NullRunner:
 
     def _compute_rows(self, step: RunStep) -> list[tuple[int, int]]:
         """Checks the rows and moves their slots on; gives (slot, end) of each."""
-        slots, starts, counts = read_int32(step.slots), read_int32(step.starts), read_int32(step.counts)
-        if sum(counts) > self._max_num_batched_tokens:
-            raise ProtocolError(f"step {step.step} has {sum(counts)} tokens; at most {self._max_num_batched_tokens}")
-        if len(set(slots)) != len(slots):
+        rows = _rows(step.slots, step.starts, step.counts)
+        total = sum(count for _, _, count in rows)
+        if total > self._max_num_batched_tokens:
+            raise ProtocolError(f"step {step.step} has {total} tokens; at most {self._max_num_batched_tokens}")
+        if len({slot for slot, _, _ in rows}) != len(rows):
             raise ProtocolError(f"step {step.step} has two rows of one slot")
-        for slot, start, count in zip(slots, starts, counts, strict=True):
+        for slot, start, count in rows:
             self._compute(slot, start, count)
-        return [(slot, start + count) for slot, start, count in zip(slots, starts, counts, strict=True)]
+        return [(slot, start + count) for slot, start, count in rows]
 
     def _compute(self, slot: int, start: int, count: int) -> None:
         sequence, end = self._at(slot), start + count
@@ -163,6 +164,12 @@ class NullRunner:
         token = sequence.next_token(self._model.vocab_size)
         sequence.append(token)
         return token
+
+
+def _rows(*columns: bytes) -> list[tuple[int, ...]]:
+    if len(set(map(len, columns))) > 1 or len(columns[0]) % 4:
+        raise ProtocolError(f"columns that belong together have {[len(column) for column in columns]} bytes")
+    return list(zip(*map(read_int32, columns), strict=True))
 
 
 def _summed(sampling: SamplingParams) -> dict[int, float]:

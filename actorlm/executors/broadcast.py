@@ -6,12 +6,12 @@ Workers introduce themselves over ROUTER/DEALER and are told the address and the
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 import msgspec
 
-from actorlm.errors import ExecutorFailed
+from actorlm.errors import ExecutorFailed, ProtocolError
 from actorlm.executors.base import Executor, Progress
 from actorlm.messages.executor import CallReturned, Inbox, StepDone, StepFailed, WorkerProgress, WorkerReady
 from actorlm.messages.worker import CallMethod, RunStep, StopWorker, Sync
@@ -19,17 +19,24 @@ from actorlm.runtime.actor import Actor
 from actorlm.runtime.broadcast import Publisher
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
+from actorlm.runtime.tally import Tally
 
 SYNC_S = 0.05
 
 
 class ResultCollector(Actor[Inbox | LinkEvent]):
-    """What the workers of one replica have answered."""
+    """What the workers of one replica have answered. `workers` are their names, by rank."""
 
     def __init__(
-        self, name: str, mailbox: Mailbox[Inbox | LinkEvent], epoch: int, on_failure: Callable[[StepFailed], None]
+        self,
+        name: str,
+        mailbox: Mailbox[Inbox | LinkEvent],
+        workers: Sequence[str],
+        epoch: int,
+        on_failure: Callable[[StepFailed], None],
     ) -> None:
         super().__init__(name, mailbox)
+        self._workers = workers
         self._epoch = epoch
         self._on_failure = on_failure
         self.ready: set[int] = set()
@@ -39,6 +46,7 @@ class ResultCollector(Actor[Inbox | LinkEvent]):
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
         """The collector's table of contents."""
+        self._check_sender(sender, message)
         match message:
             case StepDone():
                 self._done(message)
@@ -54,6 +62,17 @@ class ResultCollector(Actor[Inbox | LinkEvent]):
                 pass
             case _:
                 assert_never(message)
+
+    def _check_sender(self, sender: str, message: Inbox | LinkEvent) -> None:
+        match message:
+            case WorkerReady() | StepFailed() | CallReturned() | WorkerProgress():
+                expected = self._workers[message.rank : message.rank + 1] if message.rank >= 0 else ()
+            case StepDone():
+                expected = self._workers
+            case _:
+                return
+        if sender not in expected:
+            raise ProtocolError(f"{sender} says {type(message).__name__}, which only one of {self._workers} may say")
 
     def fail(self, failure: ExecutorFailed) -> None:
         """Nothing more will come."""
@@ -84,24 +103,35 @@ class ResultCollector(Actor[Inbox | LinkEvent]):
 
 
 class BroadcastExecutor(Executor):
-    """Runs steps on `world_size` worker processes that the supervisor has started."""
+    """Runs steps on the worker processes of these names, by rank, which the supervisor has started."""
 
     def __init__(
-        self, mailbox: Mailbox[Inbox | LinkEvent], publisher: Publisher[Any], *, name: str, world_size: int, epoch: int
+        self,
+        mailbox: Mailbox[Inbox | LinkEvent],
+        publisher: Publisher[Any],
+        *,
+        name: str,
+        workers: Sequence[str],
+        epoch: int,
     ) -> None:
         super().__init__()
         self._publisher = publisher
-        self._world_size = world_size
+        self._workers = workers
         self._epoch = epoch
         self._calls = 0
-        self._collector = ResultCollector(f"{name}-results", mailbox, world_size, epoch, self._step_failed)
+        self._collector = ResultCollector(f"{name}-results", mailbox, workers, epoch, self._step_failed)
         self._collecting: asyncio.Task[None] | None = None
+
+    @property
+    def tally(self) -> Tally:
+        """What was dropped of the workers' messages."""
+        return self._collector.tally
 
     async def start(self, progress: Progress) -> None:
         """Repeats Sync until every rank has answered that it is loaded and hears this broadcast."""
         progress("wait for workers", 0, 0)
         self._collecting = asyncio.get_running_loop().create_task(self._collector.run())
-        while len(self._collector.ready) < self._world_size:
+        while len(self._collector.ready) < len(self._workers):
             self._check()
             self._publisher.publish(Sync(self._epoch))
             await asyncio.sleep(SYNC_S)
@@ -120,7 +150,7 @@ class BroadcastExecutor(Executor):
         """Broadcasts one call."""
         self._check()
         self._calls += 1
-        awaited = {reply_rank} if reply_rank is not None else set(range(self._world_size))
+        awaited = {reply_rank} if reply_rank is not None else set(range(len(self._workers)))
         future: Future[dict[int, Any]] = asyncio.get_running_loop().create_future()
         self._collector.calls[self._calls] = ({}, awaited, future)
         try:

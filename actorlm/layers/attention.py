@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from actorlm.kernels.paged_attention import AttentionPlan, paged_attention
 from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.paged_attention import AttentionPlan, paged_attention
 from actorlm.kernels.rope_and_store import Heads, rope_and_store
 from actorlm.layers.linear import Linear
 

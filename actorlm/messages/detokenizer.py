@@ -1,12 +1,22 @@
 """What a Detokenizer receives: open and close from frontends, tokens from engines."""
 
+from array import array
 from typing import Annotated
 
 from msgspec import Meta
 
+from actorlm.errors import ProtocolError
 from actorlm.messages.actor import Control
 from actorlm.messages.frontend import Finish
-from actorlm.wire import Int32, Int64, Message, Natural, RequestId, UInt8, check_naturals, read_int32
+from actorlm.wire import Int32, Int64, Message, Natural, RequestId, UInt8
+
+_LAST_FINISH = max(Finish)
+
+
+def _check_naturals(name: str, column: Int32) -> None:
+    """The last byte of each value has its sign."""
+    if max(column[3::4], default=0) > 127:
+        raise ProtocolError(f"{name} has a negative value")
 
 
 class Open(Message):
@@ -25,9 +35,10 @@ class Open(Message):
     include_stop: bool = False
     skip_special_tokens: bool = True
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for ids that are none."""
-        check_naturals(context_ids=self.context_ids, generated_ids=self.generated_ids)
+    def check(self) -> None:
+        """Raises ProtocolError for ids that are none, which decoding does not see."""
+        _check_naturals("context_ids", self.context_ids)
+        _check_naturals("generated_ids", self.generated_ids)
 
 
 class Close(Message):
@@ -51,17 +62,18 @@ class TokensSampled(Message):
     finishes: UInt8
     cached: Int32
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for columns that do not fit together."""
-        check_naturals(counts=self.counts, tokens=self.tokens)
+    def check(self) -> None:
+        """Raises ProtocolError for columns that do not fit together, which decoding does not see."""
         rows = len(self.finishes)
         lengths = [len(column) for column in (self.requests, self.attempts, self.counts, self.cached)]
         if lengths != [8 * rows, 4 * rows, 4 * rows, 4 * rows]:
-            raise ValueError(f"columns of {lengths} bytes for {rows} rows")
-        if 4 * sum(read_int32(self.counts)) != len(self.tokens):
-            raise ValueError(f"{sum(read_int32(self.counts))} tokens are counted, and {len(self.tokens)} bytes follow")
-        if rows and max(self.finishes) > max(Finish):
-            raise ValueError(f"a finish of {max(self.finishes)}, which is none")
+            raise ProtocolError(f"TokensSampled has columns of {lengths} bytes for {rows} rows")
+        _check_naturals("counts", self.counts)
+        _check_naturals("tokens", self.tokens)
+        if 4 * sum(array("i", self.counts)) != len(self.tokens):
+            raise ProtocolError(f"TokensSampled has other than the counted tokens, {len(self.tokens)} bytes")
+        if max(self.finishes, default=0) > _LAST_FINISH:
+            raise ProtocolError(f"TokensSampled has the finish {max(self.finishes)}, which is none")
 
 
 Inbox = Open | Close | TokensSampled | Control

@@ -2,7 +2,7 @@
 
 from actorlm.messages.actor import Control
 from actorlm.sampling import SamplingParams
-from actorlm.wire import Int32, Int64, Message, Natural, RequestId, check_naturals
+from actorlm.wire import Int32, Int64, Message, Natural, RequestId
 
 
 class Generate(Message):
@@ -26,10 +26,6 @@ class Generate(Message):
     cache_salt: str = ""
     adapter: str | None = None
     trace_id: str = ""
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for ids that are none."""
-        check_naturals(prompt_ids=self.prompt_ids, generated_ids=self.generated_ids)
 
 
 class Abort(Message):

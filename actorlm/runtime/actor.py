@@ -29,7 +29,7 @@ class Actor(Generic[M]):
         self._failure: BaseException | None = None
 
     def receive(self, sender: str, message: M) -> None:
-        """Reacts to one message. Raises ProtocolError, before it has changed anything, for one that is to be dropped."""
+        """Reacts to one message. Raises ProtocolError, having changed nothing, for one that is to be dropped."""
         raise NotImplementedError
 
     def after_batch(self) -> None:

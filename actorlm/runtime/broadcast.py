@@ -24,7 +24,8 @@ M = TypeVar("M")
 
 HIGH_WATER = 64
 TOPIC_BYTES = 16
-SUBSCRIPTIONS_PER_PUBLISH = 256
+SUBSCRIPTIONS_PER_PUBLISH = 8192
+"""ZeroMQ keeps what is not read, without a bound, once it looks at the socket at all: read faster than anybody sends."""
 
 
 def draw_topic() -> bytes:

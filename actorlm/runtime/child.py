@@ -46,7 +46,7 @@ class ChildProcess:
     ) -> "ChildProcess":
         """Starts `python -m ...arguments` in a session of its own and writes its one-line specification."""
         process = subprocess.Popen(
-            [sys.executable, "-m", *arguments, "--parent", str(os.getpid())],
+            [sys.executable, "-P", "-m", *arguments, "--parent", str(os.getpid())],  # imports nothing from where we are
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

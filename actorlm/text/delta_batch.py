@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from actorlm.messages.frontend import Finish, TextDelta
 from actorlm.wire import int32, int64
 
+MAX_CHARACTERS = 1 << 20
+
 
 @dataclass(slots=True)
 class _Row:
@@ -19,6 +21,7 @@ class _Row:
     finish: Finish = Finish.NOT_YET
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     texts: list[str] = field(default_factory=list)
+    size: int = 0
 
 
 class DeltaBatch:
@@ -37,21 +40,19 @@ class DeltaBatch:
             row = self._rows[request] = _Row(attempt, cached)
         row.ids.extend(ids)
         row.texts.append(text)
+        row.size += len(text)
         row.finish = finish
 
     def drop(self, request: int) -> None:
         """Forgets a request that its frontend has closed."""
         self._rows.pop(request, None)
 
-    def clear(self) -> None:
-        """Everything has been sent."""
-        self._rows.clear()
-
     def message(self) -> TextDelta:
-        """All rows as one message."""
-        rows = self._rows.values()
+        """The first rows, up to about `MAX_CHARACTERS` of text, as one message; `sent` takes them out."""
+        first = self._first()
+        rows = first.values()
         return TextDelta(
-            requests=int64(self._rows),
+            requests=int64(first),
             attempts=int32(row.attempt for row in rows),
             counts=int32(len(row.ids) for row in rows),
             tokens=b"".join(row.ids.tobytes() for row in rows),
@@ -59,3 +60,24 @@ class DeltaBatch:
             finishes=bytes(row.finish for row in rows),
             cached=int32(row.cached for row in rows),
         )
+
+    def sent(self) -> None:
+        """What `message` gave has left."""
+        for request in list(self._first()):
+            del self._rows[request]
+
+    def _first(self) -> dict[int, _Row]:
+        """As the rows are merged while they wait, a message of all of them could become too large to send."""
+        if self._characters <= MAX_CHARACTERS:
+            return self._rows
+        first, size = {}, 0
+        for request, row in self._rows.items():
+            first[request] = row
+            size += row.size
+            if size > MAX_CHARACTERS:
+                break
+        return first
+
+    @property
+    def _characters(self) -> int:
+        return sum(row.size for row in self._rows.values())

@@ -1,7 +1,8 @@
 """Text to token ids and back: a thin class over `tokenizers.Tokenizer`, and where a model's tokenizer comes from.
 
 Sources: tokenizer.json of a directory, the metadata of a GGUF file (text/gguf_tokenizer.py), and the built-in byte
-vocabulary. `tokenizers` releases the GIL while it encodes, so a caller may encode large texts in a thread.
+vocabulary. Texts are encoded as batches of one: for a batch `tokenizers` releases the GIL, so that a caller may encode
+large texts in a thread, and for a single text it does not.
 """
 
 import sys
@@ -47,9 +48,10 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; special tokens written out in it count as such. Raises BadRequest for lone surrogates."""
         try:
-            return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         except TypeError:
             raise BadRequest("the text holds a lone surrogate, which has no UTF-8 form") from None
+        return list(encoding.ids)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of ids. Bytes that are no UTF-8 become U+FFFD, ids outside of the vocabulary nothing."""

@@ -99,14 +99,44 @@ WRONG = {
     "computes unknown ids": {"slots": [2], "starts": [17], "counts": [2]},
     "leaves a gap": {"slots": [2], "starts": [18], "counts": [1]},
     "columns differ": {"slots": [2], "starts": [17], "counts": []},
-    "samples before the end": {"added": (add(1, [1, 2]),), "block_slots": [1], "block_ids": [0], "slots": [1], "starts": [0], "counts": [1], "sampled": [0]},
+    "samples before the end": {
+        "added": (add(1, [1, 2]),),
+        "block_slots": [1],
+        "block_ids": [0],
+        "slots": [1],
+        "starts": [0],
+        "counts": [1],
+        "sampled": [0],
+    },
     "samples no row": {"slots": [2], "starts": [17], "counts": [1], "sampled": [1]},
     "samples unordered": {"slots": [2], "starts": [17], "counts": [1], "sampled": [0, 0]},
     "has no room": {"added": (add(1, [1, 2]),), "slots": [1], "starts": [0], "counts": [2]},
-    "writes one place twice": {"added": (add(1, [1, 2]), add(3, [1, 2])), "block_slots": [1, 3], "block_ids": [0, 0], "slots": [1, 3], "starts": [0, 0], "counts": [2, 2]},
-    "has too many tokens": {"added": (add(1, range(51)),), "block_slots": [1] * 4, "block_ids": [0, 2, 4, 6], "slots": [1], "starts": [0], "counts": [51]},
-    "samples beyond the longest": {"added": (add(1, range(64)),), "block_slots": [1] * 4, "block_ids": [0, 2, 4, 6], "slots": [1], "starts": [60], "counts": [4], "sampled": [0]},
-}  # fmt: skip
+    "writes one place twice": {
+        "added": (add(1, [1, 2]), add(3, [1, 2])),
+        "block_slots": [1, 3],
+        "block_ids": [0, 0],
+        "slots": [1, 3],
+        "starts": [0, 0],
+        "counts": [2, 2],
+    },
+    "has too many tokens": {
+        "added": (add(1, range(51)),),
+        "block_slots": [1] * 4,
+        "block_ids": [0, 2, 4, 6],
+        "slots": [1],
+        "starts": [0],
+        "counts": [51],
+    },
+    "samples beyond the longest": {
+        "added": (add(1, range(64)),),
+        "block_slots": [1] * 4,
+        "block_ids": [0, 2, 4, 6],
+        "slots": [1],
+        "starts": [60],
+        "counts": [4],
+        "sampled": [0],
+    },
+}
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())

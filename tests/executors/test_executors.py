@@ -79,7 +79,7 @@ async def _broadcast(directory):
         membership=Membership(link("supervisor", "supervisor"), Metrics(), network),
     )  # fmt: skip
     running = asyncio.get_running_loop().create_task(worker.run())
-    executor = BroadcastExecutor(results, publisher, name="engine-0", world_size=1, epoch=EPOCH)
+    executor = BroadcastExecutor(results, publisher, name="engine-0", workers=["worker-0-0"], epoch=EPOCH)
     yield executor
     await executor.stop()
     worker._stopping.set()

@@ -91,6 +91,15 @@ async def test_a_signal_to_a_child_that_has_ended_does_no_harm(spawn):
     assert await _end_of(child) == "exited with status 3"
 
 
+async def test_a_child_imports_nothing_from_the_working_directory(spawn, tmp_path, monkeypatch):
+    """Whoever starts a tree next to a file named like a module of the library still gets the library."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "asyncio.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(elsewhere)
+    assert await _end_of(spawn("exit")) == "exited with status 3"
+
+
 def test_an_unreadable_report_is_no_last_words():
     assert describe_exit(1, b'{"error": 1}') == "exited with status 1"
 

@@ -1,6 +1,7 @@
 """Trees that several tests share. A test that harms its tree starts one of its own."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def tree_of():
     yield shared
     for tree in trees.values():
         tree.close()
+
+
+@pytest.fixture
+def home():
+    """An environment in which all files of a tree lie below one short directory."""
+    names = {"XDG_RUNTIME_DIR": "run", "TMPDIR": "tmp", "HOME": "home", "XDG_CACHE_HOME": "cache"}
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as directory:
+        for name in names.values():
+            Path(directory, name).mkdir()
+        yield {variable: f"{directory}/{name}" for variable, name in names.items()}
 
 
 @pytest.fixture

@@ -69,6 +69,19 @@ def test_a09_a_drain_finishes_what_was_accepted(start, number, options):
     assert time.monotonic() - began < 20, "the deadline was not waited for"
 
 
+def test_a09_a_drain_after_a_restart_is_a_drain(start):
+    """What died and came back before has nothing to do with it."""
+    tree = start(*NULL, "--null-step-ms", 20, "--frontends", 2)
+    assert tree.model == "null"  # asked once, before its connection dies
+    for victim in ("engine-0", "frontend-0"):
+        tree.kill(victim)
+        until(lambda: "ready again" in tree.log.rpartition("lost ")[2], 10)
+    streams = running(tree, 4, max_tokens=50)
+    send(tree, signal.SIGTERM)
+    assert endings(streams) == ["done"] * 4
+    assert_ended(tree, DRAINED, 5)
+
+
 def test_a09_an_idle_tree_drains_at_once(start):
     tree = start(*NULL)
     with httpx.Client(base_url=tree.url) as kept_alive:

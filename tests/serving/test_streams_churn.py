@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from exchange import PATHS
+from exchange import PATHS, Exchange
 from tree import in_parallel, until
 
 pytestmark = [pytest.mark.serving]
 
 WORKERS = 8
 IDS = 25_000
-MIB = 1024
+KIB_IN_MIB = 1024
 
 
 class Resources:
@@ -28,7 +28,7 @@ class Resources:
         self.descriptors = {title: len(list(Path(f"/proc/{pid}/fd").iterdir())) for title, pid in pids.items()}
 
     def growth_mib(self, before):
-        return {title: (kib - before.memory_kib[title]) / MIB for title, kib in self.memory_kib.items()}
+        return {title: (kib - before.memory_kib[title]) / KIB_IN_MIB for title, kib in self.memory_kib.items()}
 
 
 def settled(tree):
@@ -56,10 +56,15 @@ def do_all(work, numbers):
 
 
 def assert_flat(seen):
-    """In the second half no process grew by 5 MiB, and none has more descriptors than it had before."""
-    begin, _, half, _, end = seen
-    assert {title: mib for title, mib in end.growth_mib(half).items() if mib >= 5} == {}
-    assert all(end.descriptors[title] <= begin.descriptors[title] + 2 for title in begin.descriptors), end.descriptors
+    """No process holds 5 MiB more after each of the last two quarters than after each of the first two.
+
+    What it holds at one moment may be a peak that goes again; a leak of 100 KB a request stands out in 50 requests.
+    """
+    begin, *quarters = seen
+    for title in begin.memory_kib:
+        after = [quarter.memory_kib[title] for quarter in quarters]
+        assert min(after[2:]) - max(after[:2]) < 5 * KIB_IN_MIB, (title, after)
+        assert quarters[-1].descriptors[title] <= begin.descriptors[title] + 2, title
 
 
 def request(model, number, **fields):
@@ -82,9 +87,12 @@ def come_and_go(tree, model, number):
 
 
 def ask(tree, model, number):
+    """A small request, streamed or not, read to its end."""
     body = {"model": model, "prompt": [number % 256, 1], "seed": number, "max_tokens": 8, "stream": number % 2 == 0}
-    response = tree.post(PATHS[0], body)
-    assert response.status_code == 200
+    exchange = Exchange(tree, PATHS[0], body)
+    assert exchange.response.status == 200
+    exchange.response.read()
+    exchange.close()
 
 
 @pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])

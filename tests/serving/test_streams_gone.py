@@ -192,6 +192,17 @@ def test_b19_b27_behind_a_proxy(tree, stream):
         assert_all_ends(tree, logged)
 
 
+def test_b19_b27_without_reading(null_tree):
+    """Six megabytes of echo are more than the sockets hold: the server waits to send when the client leaves."""
+    answering = null_tree.total("time_to_first_token_seconds_count")
+    body = endless(null_tree, prompt="x" * 30_000, echo=True, n=200, max_tokens=2000, stream=True)
+    exchange = Exchange(null_tree, COMPLETIONS, body)
+    until(lambda: null_tree.total("time_to_first_token_seconds_count") >= answering + 200, 30)
+    assert load(null_tree) != (0, 0)
+    exchange.close()
+    assert_all_ends(null_tree, len(null_tree.log))
+
+
 def test_b21_a_hundred_leave_the_queue(tree):
     """At once, not when their turn would have come."""
     logged = len(tree.log)

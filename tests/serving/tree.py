@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import uuid
+from functools import cached_property
 from pathlib import Path
 
 import httpx
@@ -164,7 +165,7 @@ class Tree:
 
     # Requests.
 
-    @property
+    @cached_property
     def model(self):
         return self.client.get("/v1/models").json()["data"][0]["id"]
 

@@ -1,0 +1,176 @@
+"""Sampler against the definition at the head of its file, written naively."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actorlm.errors import ModelError
+from actorlm.execution.randomness import MASK, word
+from actorlm.execution.sampler import Sampler
+from actorlm.sampling import SamplingParams
+
+EOS = (0,)
+
+
+def sample(logits, params, positions=None, generated=None):
+    """Tokens for rows of logits, each with its own parameters."""
+    rows = len(params)
+    sampler = Sampler(rows, EOS)
+    for slot, one in enumerate(params):
+        sampler.put(slot, one)
+    slots = np.arange(rows)
+    positions = np.full(rows, 7) if positions is None else np.array(positions)
+    generated = np.zeros(rows, np.int64) if generated is None else np.array(generated)
+    return sampler.sample(torch.as_tensor(logits, dtype=torch.float32).clone(), slots, positions, generated).tolist()
+
+
+def random_logits(rows, vocab=40, seed=0, scale=3.0):
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def params(**changes):
+    return SamplingParams(**{"max_tokens": 10, **changes})
+
+
+def distribution(logits, p):
+    """The probabilities that the file's head defines, one row, without logit_bias and min_tokens."""
+    logits = [float(x) for x in logits]
+    weights = [math.exp((x - max(logits)) / p.temperature) for x in logits]
+    keep = {i for i, w in enumerate(weights) if w >= p.min_p}
+    order = sorted(range(len(logits)), key=lambda i: -logits[i])
+    if p.top_k > 0:
+        floor = logits[order[min(p.top_k, len(logits)) - 1]]
+        keep &= {i for i, x in enumerate(logits) if x >= floor}
+    if p.top_p < 1.0:
+        total, before, floor = sum(weights[i] for i in keep), 0.0, logits[order[0]]
+        for i in order:
+            if i in keep and before < p.top_p * total:
+                before, floor = before + weights[i], logits[i]
+        keep &= {i for i, x in enumerate(logits) if x >= floor}
+    total = sum(weights[i] for i in keep)
+    return [weights[i] / total if i in keep else 0.0 for i in range(len(logits))]
+
+
+def inverse(probabilities, u):
+    cumulative = 0.0
+    for token, probability in enumerate(probabilities):
+        cumulative += probability
+        if cumulative > u and probability > 0:
+            return token
+    raise AssertionError("u is below 1")
+
+
+FILTERS = {
+    "temperature": {"temperature": 0.7},
+    "hot": {"temperature": 2.0},
+    "top_k": {"top_k": 5},
+    "top_k 1": {"top_k": 1},
+    "top_k above the vocabulary": {"top_k": 1000},
+    "top_p": {"top_p": 0.8},
+    "tiny top_p": {"top_p": 1e-9},
+    "min_p": {"min_p": 0.1},
+    "all": {"temperature": 1.3, "top_k": 12, "top_p": 0.9, "min_p": 0.02},
+}
+
+
+@pytest.mark.parametrize("changes", FILTERS.values(), ids=FILTERS.keys())
+def test_each_filter_is_the_definition(changes):
+    rows = 60
+    logits = random_logits(rows)
+    wanted = [params(seed=seed * 977 - 30, **changes) for seed in range(rows)]
+    positions = [seed * 3 for seed in range(rows)]
+    expected = [
+        inverse(distribution(row, p), (word(p.seed & MASK, position) >> 11) * 2.0**-53)
+        for row, p, position in zip(logits, wanted, positions, strict=True)
+    ]
+    assert sample(logits, wanted, positions) == expected
+
+
+def test_a_flat_top_p_ranks_the_whole_vocabulary():
+    logits = random_logits(2, vocab=3000, scale=0.01)
+    p = params(top_p=0.9, seed=3)
+    kept = np.array(distribution(logits[0], p)) > 0
+    assert 2000 < kept.sum() < 2900
+    tokens = {sample(logits[:1], [p], [position])[0] for position in range(300)}
+    assert all(kept[token] for token in tokens)
+    assert len(tokens) > 200
+
+
+def test_equals_of_the_kth_stay():
+    tokens = {sample([[1.0, 2.0, 2.0, 2.0, 0.0]], [params(top_k=2)], [position])[0] for position in range(200)}
+    assert tokens == {1, 2, 3}
+
+
+@pytest.mark.parametrize("changes", [{}, {"temperature": 0.5, "top_p": 0.9}, {"top_k": 8, "min_p": 0.05}])
+def test_frequencies_are_the_distribution(changes):
+    rows = 20_000
+    logits = random_logits(1, vocab=20, seed=5, scale=1.0)
+    p = params(seed=11, **changes)
+    counts = np.bincount(sample(logits.repeat(rows, 1), [p] * rows, range(rows)), minlength=20)
+    expected = np.array(distribution(logits[0], p)) * rows
+    assert (counts[expected == 0] == 0).all()
+    used = expected > 0
+    statistic = ((counts - expected)[used] ** 2 / expected[used]).sum()
+    degrees = used.sum() - 1
+    assert statistic < degrees + 4 * math.sqrt(2 * degrees) + 8, "chi-square"
+
+
+def test_greedy_is_argmax_of_float32_and_the_lowest_of_equals():
+    logits = random_logits(50, vocab=500)
+    logits[3] = 1.5
+    assert sample(logits, [params(temperature=0.0, seed=i) for i in range(50)]) == logits.argmax(-1).tolist()
+    assert sample(logits[3:4], [params(temperature=0.0)]) == [0]
+
+
+def test_greedy_rows_draw_nothing(monkeypatch):
+    monkeypatch.setattr(Sampler, "_draw", None)
+    logits = random_logits(4)
+    assert sample(logits, [params(temperature=0.0)] * 4) == logits.argmax(-1).tolist()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**31), st.integers(0, 3), st.booleans())
+def test_a_row_depends_on_nothing_else_in_the_batch(seed, position, others, greedy):
+    logits = random_logits(4, vocab=400, seed=others)
+    one = params(seed=seed, top_p=0.9)
+    company = [params(temperature=0.0 if greedy else 1.9, top_k=300, seed=i, min_p=0.1) for i in range(others)]
+    alone = sample(logits[3:], [one], [position])
+    together = sample(logits[3 - others :], [*company, one], [*range(others), position])
+    assert together[-1] == alone[0]
+
+
+def test_logit_bias_is_added_before_everything():
+    logits = [[0.0, 1.0, 2.0, 3.0]] * 3
+    bias = ((1, 2.5), (2, -100.0), (1, 1.0))
+    wanted = [params(temperature=0.0, logit_bias=bias), params(temperature=0.0), params(top_k=1, logit_bias=bias)]
+    assert sample(logits, wanted) == [1, 3, 1]
+
+
+@pytest.mark.parametrize(("generated", "token"), [(0, 1), (2, 1), (3, 0)])
+def test_min_tokens_bans_what_ends_a_generation(generated, token):
+    logits = [[9.0, 5.0, 7.0, 8.0]]
+    p = params(temperature=0.0, min_tokens=3, stop_token_ids=(2, 3))
+    assert sample(logits, [p], generated=[generated]) == [token]
+
+
+def test_a_slot_forgets_its_last_request():
+    sampler = Sampler(1, EOS)
+    sampler.put(0, params(min_tokens=5, stop_token_ids=(1, 2), logit_bias=((3, 50.0),), top_k=1))
+    sampler.put(0, params(temperature=0.0))
+    logits = torch.tensor([[1.0, 3.0, 2.0, 0.0]])
+    assert sampler.sample(logits, np.array([0]), np.array([1]), np.array([0])).tolist() == [1]
+
+
+def test_the_last_word_gives_the_last_token(monkeypatch):
+    monkeypatch.setattr("actorlm.execution.sampler.word", lambda seeds, positions: np.full(len(seeds), MASK, np.uint64))
+    assert sample([[0.0, 0.0, 0.0, -900.0]], [params()]) == [2]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_no_numbers_are_an_error(bad):
+    with pytest.raises(ModelError, match=r"rows \[1\]"):
+        sample([[0.0, 1.0], [bad, 1.0]], [params(), params(temperature=0.0)])

@@ -1,0 +1,79 @@
+"""paged_attention against a loop over tokens, with plans made by hand. (Plans of steps: tests/execution.)"""
+
+import pytest
+import torch
+
+from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.paged_attention import AttentionPlan, Piece, paged_attention
+
+HEADS, KV_HEADS, SIZE, BLOCKS = 6, 2, 8, 9
+
+
+def piece(begin, tables, queries, keys, visible, cache):
+    """A piece of tiles with these block tables; query q of tile b sees the keys below `visible[b][q]`."""
+    tables = torch.tensor(tables)
+    heads = torch.arange(KV_HEADS)[None, :, None]
+    runs = tables[:, None] * KV_HEADS + heads
+    runs = torch.stack((runs, runs + BLOCKS * KV_HEADS)).view(-1)
+    buffer = torch.full((len(runs), 16 * SIZE), torch.nan)
+    kv = buffer.view(2, len(tables), KV_HEADS, -1, SIZE)[:, :, :, :keys]
+    hidden = torch.arange(keys) >= torch.tensor(visible)[:, None, :, None]
+    mask = torch.zeros(hidden.shape).masked_fill(hidden, -torch.inf) if hidden.any() else None
+    return Piece(begin, len(tables), queries, runs, buffer, kv[0], kv[1], mask)
+
+
+def expected(q, cache, tables, visible):
+    """One token at a time."""
+    outputs = []
+    for query, table, count in zip(q, tables, visible, strict=True):
+        keys, values = (
+            part[list(table)].transpose(1, 2).reshape(-1, KV_HEADS, SIZE)[:count] for part in cache.all_2bk16H
+        )
+        heads = []
+        for head in range(HEADS):
+            kv = head // (HEADS // KV_HEADS)
+            weights = torch.softmax(keys[:, kv] @ query[head] / SIZE**0.5, 0)
+            heads.append(weights @ values[:, kv])
+        outputs.append(torch.cat(heads))
+    return torch.stack(outputs)
+
+
+@pytest.fixture
+def cache():
+    torch.manual_seed(0)
+    return LayerCache(torch.randn(2, BLOCKS, KV_HEADS, 16, SIZE))
+
+
+def check(q, cache, plan, tables, visible):
+    torch.testing.assert_close(
+        paged_attention(q, cache, plan), expected(q, cache, tables, visible), atol=2e-6, rtol=1e-5
+    )
+
+
+def test_decode_rows_of_differing_lengths(cache):
+    tables, visible = [[3, 1], [7, 0], [5, 5]], [[20], [32], [9]]
+    plan = AttentionPlan(None, None, (piece(0, tables, 1, 32, visible, cache),))
+    check(torch.randn(3, HEADS, SIZE), cache, plan, tables, [20, 32, 9])
+
+
+def test_decode_rows_of_equal_lengths_need_no_mask(cache):
+    tables = [[3, 1], [7, 0]]
+    made = piece(0, tables, 1, 23, [[23], [23]], cache)
+    assert made.mask_B1QK is None
+    check(torch.randn(2, HEADS, SIZE), cache, AttentionPlan(None, None, (made,)), tables, [23, 23])
+
+
+def test_prefill_and_decode_out_of_order_with_padding(cache):
+    """Tokens 0 to 2 are a prompt after 10 others, 3 decodes, 4 is another prompt's only token, padded to three."""
+    prompts = piece(0, [[2], [4]], 3, 13, [[11, 12, 13], [1, 1, 1]], cache)
+    decode = piece(6, [[6, 8]], 1, 17, [[17]], cache)
+    order = torch.tensor([0, 1, 2, 4, 4, 4, 3])
+    source = torch.tensor([0, 1, 2, 6, 3])
+    plan = AttentionPlan(order, source, (prompts, decode))
+    check(torch.randn(5, HEADS, SIZE), cache, plan, [[2], [2], [2], [6, 8], [4]], [11, 12, 13, 17, 1])
+
+
+def test_heads_that_cannot_be_shared_are_a_mistake(cache):
+    plan = AttentionPlan(None, None, (piece(0, [[0]], 1, 1, [[1]], cache),))
+    with pytest.raises(AssertionError):
+        paged_attention(torch.randn(1, 5, SIZE), cache, plan)

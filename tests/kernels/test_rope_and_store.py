@@ -1,0 +1,61 @@
+"""rope_and_store against complex arithmetic, head by head."""
+
+import cmath
+
+import pytest
+import torch
+
+from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.rope_and_store import Heads, rope_and_store
+
+TOKENS, HEADS, KV_HEADS, SIZE, BLOCKS = 5, 4, 2, 6, 3
+
+
+def run(dtype):
+    torch.manual_seed(0)
+    heads = Heads(TOKENS, HEADS, KV_HEADS, SIZE, dtype)
+    before = torch.randn(TOKENS, HEADS + 2 * KV_HEADS, SIZE).to(dtype)
+    heads.flat_TX.copy_(before.view(TOKENS, -1))
+    angles = torch.rand(TOKENS, 1, SIZE // 2) * 6
+    cache = LayerCache(torch.zeros(2, BLOCKS, KV_HEADS, 16, SIZE, dtype=dtype))
+    places = torch.randperm(len(cache.vectors_VH))[: TOKENS * 2 * KV_HEADS].view(TOKENS, -1)
+    rope_and_store(heads, torch.polar(torch.ones_like(angles), angles), cache, places)
+    return heads, before.double(), angles, cache, places
+
+
+def turned(vector, angles):
+    pairs = [
+        complex(a, b) * cmath.exp(1j * t)
+        for (a, b), t in zip(vector.view(-1, 2).tolist(), angles.tolist(), strict=True)
+    ]
+    return torch.tensor([part for pair in pairs for part in (pair.real, pair.imag)], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_queries_are_rotated_and_keys_and_values_stored(dtype, tolerance):
+    heads, before, angles, cache, places = run(dtype)
+    for token in range(TOKENS):
+        for head in range(HEADS):
+            expected = turned(before[token, head], angles[token, 0])
+            torch.testing.assert_close(heads.q_TnH[token, head].double(), expected, atol=tolerance, rtol=tolerance)
+        for head in range(KV_HEADS):
+            key = turned(before[token, HEADS + head], angles[token, 0])
+            stored = cache.vectors_VH[places[token, head]].double()
+            torch.testing.assert_close(stored, key, atol=tolerance, rtol=tolerance)
+            value = cache.vectors_VH[places[token, KV_HEADS + head]].double()
+            assert torch.equal(value, before[token, HEADS + KV_HEADS + head])
+
+
+def test_no_other_place_is_written():
+    *_, cache, places = run(torch.float32)
+    untouched = torch.ones(len(cache.vectors_VH), dtype=torch.bool)
+    untouched[places.view(-1)] = False
+    assert not cache.vectors_VH[untouched].any()
+    assert cache.vectors_VH[~untouched].any(dim=-1).all()
+
+
+def test_places_of_another_shape_are_a_mistake():
+    heads = Heads(2, 4, 2, 6, torch.float32)
+    cache = LayerCache(torch.zeros(2, 1, 2, 16, 6))
+    with pytest.raises(AssertionError):
+        rope_and_store(heads, torch.ones(2, 1, 3, dtype=torch.complex64), cache, torch.zeros(2, 2, dtype=torch.int64))

@@ -1,0 +1,91 @@
+"""Layers: stacked matrices, rotation angles, embeddings."""
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from actorlm.checkpoint.description import RopeScaling
+from actorlm.layers.embedding import Embedding
+from actorlm.layers.linear import Linear
+from actorlm.layers.mlp import GatedMLP
+from actorlm.layers.rotary import Rotary
+
+
+def filled(layer):
+    torch.manual_seed(0)
+    for _, tensor in layer.parameters():
+        tensor.normal_()
+    return dict(layer.parameters())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_stacked_matrices_are_one_product(bias):
+    layer = Linear({"a": 3, "b": 5}, 4, bias=bias, dtype=torch.float32)
+    parts = filled(layer)
+    assert list(parts) == (["a.weight", "a.bias", "b.weight", "b.bias"] if bias else ["a.weight", "b.weight"])
+    x, out = torch.randn(2, 4), torch.empty(2, 8)
+    layer.write_to(out, x)
+    expected = torch.cat([x @ parts[f"{n}.weight"].t() + parts.get(f"{n}.bias", 0.0) for n in "ab"], dim=1)
+    torch.testing.assert_close(out, expected)
+    total = torch.ones(2, 8)
+    layer.add_to(total, x)
+    torch.testing.assert_close(total, expected + 1)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_gated_mlp_is_its_formula(bias):
+    mlp = GatedMLP(6, 10, bias=bias, dtype=torch.float32)
+    w = filled(mlp)
+    x, total = torch.randn(3, 6), torch.ones(3, 6)
+    mlp.add_to(total, x, mlp.gates(3))
+    gate, up = (x @ w[f"{n}.weight"].t() + w.get(f"{n}.bias", 0.0) for n in ("gate", "up"))
+    down = (gate.sigmoid() * gate * up) @ w["down.weight"].t() + w.get("down.bias", 0.0)
+    torch.testing.assert_close(total, down + 1)
+
+
+SCALING = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=256)
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
+
+
+@pytest.mark.parametrize(("scaling", "parameters"), [(None, {"rope_type": "default"}), (SCALING, LLAMA3)])
+def test_angles_are_those_of_transformers(scaling, parameters):
+    config = LlamaConfig(
+        hidden_size=256,
+        num_attention_heads=4,
+        max_position_embeddings=2048,
+        rope_parameters={"rope_theta": 5000.0, **parameters},
+    )
+    positions = torch.tensor([0, 1, 2, 77, 2047])
+    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), positions[None])
+    rotation = Rotary(64, 5000.0, scaling)(positions)[:, 0]
+    torch.testing.assert_close(rotation.real, cos[0, :, :32], atol=1e-4, rtol=0)
+    torch.testing.assert_close(rotation.imag, sin[0, :, :32], atol=1e-4, rtol=0)
+
+
+def test_the_scaled_angles_differ():
+    positions = torch.tensor([100])
+    assert (Rotary(64, 5000.0, SCALING)(positions) - Rotary(64, 5000.0, None)(positions)).abs().max() > 0.1
+
+
+def test_an_embedding_is_a_head_too():
+    embedding = Embedding("embedding", 5, 3, dtype=torch.float32)
+    weight = filled(embedding)["embedding.weight"]
+    vectors = embedding(torch.tensor([4, 0, 4]))
+    assert torch.equal(vectors, weight[[4, 0, 4]])
+    vectors.zero_()
+    assert weight[4].any(), "a new tensor"
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(embedding.logits(x), x @ weight.t())
+
+
+def test_logits_are_float32():
+    embedding = Embedding("embedding", 5, 3, dtype=torch.bfloat16)
+    filled(embedding)
+    assert embedding.logits(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype is torch.float32

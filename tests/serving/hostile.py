@@ -1,0 +1,145 @@
+"""What somebody with bad intentions sends: to the HTTP port as bytes, to the sockets between actors as anything."""
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+
+import zmq
+
+# Bytes over HTTP.
+
+
+def raw_http(tree, data, seconds=10):
+    """Sends bytes on a connection of its own and reads until the server closes it, or falls silent for so long."""
+    with socket.create_connection(("127.0.0.1", tree.port), seconds) as connection:
+        connection.settimeout(seconds)
+        answer = b""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            connection.sendall(data)
+            while piece := connection.recv(1 << 16):
+                answer += piece
+        return answer
+
+
+def head(method, path, **headers):
+    """The head of a request after which the server closes the connection. Underscores in names stand for dashes."""
+    lines = [f"{method} {path} HTTP/1.1", "host: x", "connection: close"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def post(path, body, **headers):
+    """A POST of JSON bytes."""
+    return head("POST", path, content_type="application/json", content_length=len(body), **headers) + body
+
+
+def status_of(answer):
+    """The status of an answer's first line; 0 if there is no answer."""
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
+
+
+# The sockets between actors.
+
+
+def inodes_of(pid):
+    """The inodes of a process's sockets."""
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            target = os.readlink(descriptor)
+            if target.startswith("socket:["):
+                found.add(target[len("socket:[") : -1])
+    return found
+
+
+def bound_sockets(tree):
+    """{name: path} of every unix socket that a process of the tree has bound to a path."""
+    inodes = set().union(*(inodes_of(pid) for pid in tree.processes()))
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    paths = {row[7] for row in rows if len(row) > 7 and row[6] in inodes}
+    return {Path(path).name: path for path in sorted(paths)}
+
+
+def owner_of(name):
+    """The actor that binds the socket of this name."""
+    for ending in ("-tokens", "-workers", "-steps", "-results"):
+        name = name.removesuffix(ending)
+    return name
+
+
+class Assailant:
+    """Connects ZeroMQ sockets of any kind and sends frames, without waiting for anybody to take them."""
+
+    def __init__(self):
+        self._context = zmq.Context()
+
+    def send(self, path, kind, messages, identity=None, settle=0.05):
+        """Sends multipart messages over one new socket; what has no room within 2 s is left."""
+        with self._context.socket(kind) as client:
+            client.setsockopt(zmq.LINGER, 500)
+            client.setsockopt(zmq.SNDTIMEO, 2000)
+            client.setsockopt(zmq.SNDHWM, 0)
+            if identity is not None:
+                client.setsockopt(zmq.ROUTING_ID, identity)
+            if kind == zmq.SUB:
+                client.setsockopt(zmq.SUBSCRIBE, b"")
+            client.connect(f"ipc://{path}")
+            for frames in messages:
+                with contextlib.suppress(zmq.Again, zmq.ZMQError):
+                    if kind == zmq.SUB:
+                        client.setsockopt(zmq.SUBSCRIBE, frames[0])
+                    else:
+                        client.send_multipart(frames, 0 if kind != zmq.REQ else zmq.NOBLOCK)
+            time.sleep(settle)
+
+    def subscribe_for(self, path, seconds):
+        """Subscribes to one topic after the other, as fast as it can."""
+        with self._context.socket(zmq.XSUB) as client:
+            client.connect(f"ipc://{path}")
+            deadline, number = time.monotonic() + seconds, 0
+            while time.monotonic() < deadline:
+                try:
+                    client.send(b"\1%d" % number, zmq.NOBLOCK)
+                    number += 1
+                except zmq.Again:
+                    time.sleep(0.001)
+
+    def close(self):
+        self._context.destroy(linger=0)
+
+
+SENDING_KINDS = (zmq.DEALER, zmq.PUSH, zmq.REQ, zmq.SUB, zmq.XSUB, zmq.PUB, zmq.PAIR)
+
+# Bytes to a unix socket.
+
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+"""A whole ZMTP greeting."""
+
+
+def ready(kind=b"DEALER", identity=b""):
+    """The command that ends ZMTP's handshake."""
+    pairs = ((b"Socket-Type", kind), (b"Identity", identity))
+    properties = b"".join(bytes([len(n)]) + n + struct.pack(">I", len(v)) + v for n, v in pairs)
+    body = b"\x05READY" + properties
+    return (b"\x04" + bytes([len(body)]) if len(body) < 256 else b"\x06" + struct.pack(">Q", len(body))) + body
+
+
+def long_frame(length, data=b"", more=False):
+    """A ZMTP frame that declares `length` bytes and brings `data`."""
+    return bytes([0x02 | more]) + struct.pack(">Q", length) + data
+
+
+def raw_unix(path, data, seconds=0.1):
+    """Sends bytes to a unix socket and returns what comes back within that time; the connection is closed then."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        connection.settimeout(seconds)
+        answer = b""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            connection.sendall(data)
+            while piece := connection.recv(1 << 16):
+                answer += piece
+        return answer

@@ -1,0 +1,106 @@
+"""A peer that is no actor of the tree, but speaks as one: any message, with any values that its types allow."""
+
+import asyncio
+from typing import Union, get_args
+
+import msgspec
+from msgspec import inspect
+
+from actorlm.messages.catalog import INBOXES, protocol
+from actorlm.messages.supervisor import DescribeTree
+from actorlm.runtime.columns import column_of
+from actorlm.runtime.events import LinkUp
+from actorlm.runtime.identity import this_process
+from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.zeromq import ZeroMQNetwork
+
+INTEGERS = (-1, 0, 1, 9999, -(2**31), 2**31, 2**63 - 1, -(2**63), 2**64 - 1)
+TEXTS = ("", "nobody", "engine-0", "x" * 5000, "a\nb\x1b[31m\0")
+FLOATS = (0.0, -1.0, float("nan"), float("inf"), 1e308)
+COLUMN_ITEMS = {"uint8": 1, "int32": 4, "int64": 8}
+
+
+def values_of(declared):
+    """Some values of a type, the harmless one first. Integers ignore the bounds of their type."""
+    match declared:
+        case inspect.Metadata(type=inner):
+            size = COLUMN_ITEMS.get(column_of(declared))
+            return columns(size) if size else values_of(inner)
+        case inspect.IntType():
+            return [1, *INTEGERS]
+        case inspect.FloatType():
+            return FLOATS
+        case inspect.BoolType():
+            return [False, True]
+        case inspect.StrType():
+            return ["x", *TEXTS]
+        case inspect.BytesType():
+            return [b"", b"\xc1", b"\x91" * 2000, b"\xdd\xff\xff\xff\xff"]
+        case inspect.NoneType():
+            return [None]
+        case inspect.EnumType(cls=cls):
+            return list(cls)
+        case inspect.UnionType(types=types):
+            return [value for inner in types for value in values_of(inner)]
+        case inspect.VarTupleType(item_type=inner):
+            return [(), *((value,) for value in values_of(inner)), (values_of(inner)[0],) * 2000]
+        case inspect.TupleType(item_types=inner):
+            return [tuple(values_of(one)[index % len(values_of(one))] for one in inner) for index in range(10)]
+        case inspect.StructType(cls=cls):
+            return list(variations(cls))
+    raise AssertionError(f"no values for {declared}")
+
+
+def columns(size):
+    """Raw columns: none, one and many items, negative ones, and a part of an item."""
+    return [bytes(size), b"", bytes(2 * size), b"\xff" * size, b"\xff" * (3 * size - 1) + b"\x7f", bytes(1000 * size), b"\1" * (size + 1)]
+
+
+def variations(kind):
+    """Messages of one kind: a harmless one, and then one for each other value of each field."""
+    fields = inspect.type_info(kind).fields
+    choices = [values_of(field.type) for field in fields]
+    first = [one[0] for one in choices]
+    yield kind(*first)
+    for index, values in enumerate(choices):
+        for value in values[1:]:
+            yield kind(*first[:index], value, *first[index + 1 :])
+
+
+KINDS = tuple({kind: None for inbox in INBOXES.values() for kind in get_args(inbox) or (inbox,)})
+
+
+def every_message():
+    """All variations of all messages of the protocol, but for the one that ends its sender's session."""
+    return [message for kind in KINDS if kind is not DescribeTree for message in variations(kind)]
+
+
+def encodable(message):
+    try:
+        msgspec.msgpack.encode(message)
+    except (OverflowError, ValueError):
+        return False
+    return True
+
+
+def say(path, server, role, name, messages, one_way=None):
+    """Joins a server under a role and a name, and says all of this; over a one-way socket of it if one is named."""
+    asyncio.run(_say(path, server, role, name, list(filter(encodable, messages)), one_way))
+
+
+async def _say(path, server, role, name, messages, one_way):
+    network = ZeroMQNetwork(protocol(), high_water=100_000)
+    mailbox = Mailbox("impostor", 100_000, Overflow.PAUSE)
+    link = network.connect(f"ipc://{path}", peer=server, identity=this_process(role, name), mailbox=mailbox, inbox=Union[KINDS])
+    try:
+        async with asyncio.timeout(10):
+            while not any(isinstance(message, LinkUp) for _, message in await mailbox.drain()):
+                pass
+        to = link.pusher(one_way) if one_way else link
+        for message in messages:
+            to.send(message)
+            if not one_way:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0.2)
+    finally:
+        await network.close()

@@ -1,0 +1,215 @@
+"""Processes that die or stand still: what was theirs ends with an error, they come back, and nobody else notices."""
+
+import os
+import shutil
+import signal
+import time
+
+import httpx
+import pytest
+from exchange import PATHS, body_of
+from streaming import Streaming, endings, running
+from tree import PATIENCE, until
+
+pytestmark = [pytest.mark.serving]
+
+NULL = ("--model-impl", "null")
+ROLES = ["frontend-0", "balancer", "detokenizer-0", "engine-0", "worker-0-0"]
+
+
+@pytest.fixture(scope="module")
+def tree(tree_of):
+    """Every role in a process of its own; it outlives all the deaths of this file."""
+    return tree_of(*NULL, "--null-step-ms", 20, "--executor", "broadcast", "--max-restarts", 1000)
+
+
+@pytest.fixture(scope="module")
+def watched_tree(tree_of):
+    """The same with less patience."""
+    return tree_of(
+        *NULL, "--null-step-ms", 20, "--executor", "broadcast", "--max-restarts", 1000, "--heartbeat-timeout-s", 4
+    )
+
+
+def pids(tree):
+    """{actor: pid} without the supervisor."""
+    return {title.split()[1]: pid for pid, title in tree.processes().items() if title != "actorlm supervisor"}
+
+
+def until_whole_again(tree, seconds=10):
+    until(lambda: tree.client.get("/ready").json().get("status") == "ready", seconds)
+    tree.sentinel()
+    tree.settled()
+
+
+class Poller:
+    """Asks for health, readiness, the models and a completion until told that the tree is whole; nothing may hang."""
+
+    LIMIT_S = 10
+
+    def __init__(self, tree):
+        self._tree = tree
+        self.statuses = []
+
+    def once(self):
+        """Asks for everything once; whether all was well. A refused connection is an answer too."""
+        with httpx.Client(base_url=self._tree.url, timeout=self.LIMIT_S * PATIENCE) as client:
+            try:
+                asked = [client.get(path).status_code for path in ("/health", "/ready", "/v1/models")]
+                asked.append(client.post(PATHS[0], json=body_of(self._tree, PATHS[0], max_tokens=2)).status_code)
+            except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError, KeyError):
+                return False
+        self.statuses += asked
+        return asked == [200] * 4
+
+
+@pytest.mark.parametrize("victim", ROLES)
+def test_a02_a38_a_role_dies(tree, victim):
+    """With streams running. Whoever asks meanwhile gets an answer or a 5xx, and soon all is well."""
+    streams = running(tree, 4)
+    before = pids(tree)
+    tree.kill(victim)
+    poller = Poller(tree)
+    until(lambda: pids(tree).get(victim, before[victim]) != before[victim], 10)
+    until(poller.once, 10, every=0.2)
+    assert set(poller.statuses) <= {200, 500, 503}
+    ended = {"cut"} if victim == "frontend-0" else {"error"}
+    assert set(endings(streams, 10)) == ended
+    until_whole_again(tree)
+    replaced = {"engine-0", "worker-0-0"} if victim in ("engine-0", "worker-0-0") else {victim}
+    assert {name for name, pid in pids(tree).items() if pid != before[name]} == replaced
+    assert f"lost {victim} (pid {before[victim]}): killed by SIGKILL" in tree.log
+
+
+@pytest.mark.parametrize("victims", [["worker-0-0"], ROLES], ids=["worker", "everybody"])
+def test_a02_a_role_stands_still(watched_tree, victims):
+    """The process is there and does nothing; its silence is noticed within the documented time."""
+    tree = watched_tree
+    streams = running(tree, 4)
+    before = pids(tree)
+    for victim in victims:
+        tree.kill(victim, signal.SIGSTOP)
+    until(lambda: all(pids(tree).get(victim, before[victim]) != before[victim] for victim in victims), 8)
+    assert set(endings(streams, 10)) <= {"error", "cut"}
+    until_whole_again(tree)
+    for victim in victims:
+        assert f"lost {victim} (pid {before[victim]}): killed by SIGKILL (silent for " in tree.log
+
+
+def test_a02_a_stopped_and_continued_machine_is_not_a_stall(watched_tree):
+    """The watcher counts its own ticks: what stood still with it is not blamed."""
+    tree = watched_tree
+    streams = running(tree, 2, max_tokens=200)
+    before = tree.processes()
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in before:
+            os.kill(pid, number)
+        time.sleep(5 if number == signal.SIGSTOP else 0)
+    assert endings(streams) == ["done"] * 2
+    assert tree.processes() == before
+    until_whole_again(tree)
+
+
+def test_a42_requests_while_an_engine_restarts(tree):
+    """Sent all the time, streamed and not: every one ends, with tokens or an error."""
+    streams = []
+    before = pids(tree)["engine-0"]
+    tree.kill("engine-0")
+    while pids(tree).get("engine-0", before) == before or tree.client.get("/ready").status_code != 200:
+        streams.append(Streaming(tree, max_tokens=3, prompt=str(len(streams))))
+        streams.append(Streaming(tree, max_tokens=3, prompt=str(len(streams)), stream=False))
+        time.sleep(0.02)
+    assert len(streams) > 4
+    for stream in streams:
+        stream.join(10)
+        assert stream.status in (200, 500, 503)
+        assert stream.ending != "cut" or stream.status == 200
+    until_whole_again(tree)
+
+
+@pytest.mark.parametrize("victim", ROLES)
+def test_a01_an_unrepaired_death_is_a_failure(start, victim):
+    """The last line names role, rank, pid and signal."""
+    tree = start(*NULL, "--executor", "broadcast", "--max-restarts", 0)
+    pid = tree.kill(victim, signal.SIGSEGV)
+    assert tree.wait(8) == 1
+    assert tree.processes() == {}
+    last = tree.log.splitlines()[-1]
+    assert last.startswith(f"actorlm: {victim} (pid {pid}): killed by SIGSEGV"), tree.log
+    assert "--max-restarts" in last
+
+
+def test_a01_the_number_of_restarts_is_bounded(start):
+    """As many as allowed, then one too many."""
+    tree = start(*NULL, "--max-restarts", 2)
+    for _ in range(2):
+        pid = tree.kill("balancer")
+        until(lambda pid=pid: pid not in tree.processes() and "actorlm balancer" in tree.processes().values(), 10)
+        until(lambda: tree.client.get("/ready").status_code == 200, 10)
+    tree.kill("balancer")
+    assert tree.wait(8) == 1
+    assert tree.processes() == {}
+
+
+def test_a03_what_cannot_be_repaired_ends_the_tree(start, tiny_llama, tmp_path):
+    """Restarts fail because the model is gone: by itself, with the reason last, not alive for ever answering 503."""
+    tree = start(tiny_llama, *NULL)
+    shutil.move(tiny_llama, tmp_path / "away")
+    tree.kill("detokenizer-0")
+    assert tree.wait(15) == 1
+    assert tree.processes() == {}
+    last = tree.log.splitlines()[-1]
+    assert last.startswith("actorlm: detokenizer-0 (pid "), tree.log
+    assert "tokenizer.json" in last
+
+
+def test_a03_a_restart_that_never_gets_ready_is_a_death(start):
+    tree = start(*NULL, "--start-timeout-s", 4)
+    first = tree.kill("engine-0")
+    stuck = until(
+        lambda: next((pid for name, pid in pids(tree).items() if name == "engine-0" and pid != first), 0),
+        5,
+        every=0.001,
+    )
+    os.kill(stuck, signal.SIGSTOP)
+    until(lambda: f"lost engine-0 (pid {stuck}): killed by SIGKILL (not ready after 4 s" in tree.log, 8)
+    until_whole_again(tree)
+
+
+def test_one_of_two_replicas_dies(start):
+    """An engine and its worker restart as one; the streams of the other replica do not notice. (Case A29.)"""
+    tree = start(*NULL, "--null-step-ms", 20, "--dp", 2, "--executor", "broadcast", "--max-restarts", 100)
+    expected = tree.text("0", max_tokens=150, ignore_eos=True, temperature=0)
+    for victim in ("worker-0-0", "engine-0"):
+        streams = running(tree, 8, max_tokens=150)
+        before = pids(tree)
+        tree.kill(victim)
+        until(lambda: tree.client.get("/health").json() == {"status": "degraded"}, 5)
+        tree.sentinel()
+        assert sorted(endings(streams)) == ["done"] * 4 + ["error"] * 4
+        assert all(stream.error["code"] == "interrupted" for stream in streams if stream.ending == "error")
+        assert streams[0].text in (expected, expected[: len(streams[0].text)])
+        until_whole_again(tree)
+        after = pids(tree)
+        assert {name for name in before if before[name] != after[name]} == {"worker-0-0", "engine-0"}
+    for number in range(4):
+        tree.text(str(number), max_tokens=2)
+    started = {labels: value for (name, labels), value in tree.metrics().items() if name == "engine_steps_total"}
+    assert len(started) == 2
+    assert all(started.values()), "both replicas work again"
+
+
+def test_one_of_two_frontends_dies(start):
+    """The other goes on with its streams and takes every new connection; the dead one comes back."""
+    tree = start(*NULL, "--null-step-ms", 20, "--frontends", 2, "--max-restarts", 100)
+    streams = running(tree, 16, max_tokens=150)
+    before = pids(tree)
+    tree.kill("frontend-1")
+    for _ in range(10):
+        with httpx.Client(base_url=tree.url) as client:
+            assert client.get("/ready").status_code == 200
+    ended = endings(streams)
+    assert set(ended) == {"done", "cut"}
+    until(lambda: pids(tree).get("frontend-1", before["frontend-1"]) != before["frontend-1"], 5)
+    until_whole_again(tree)
+    assert {name for name, pid in pids(tree).items() if pid != before[name]} == {"frontend-1"}

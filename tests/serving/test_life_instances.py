@@ -1,0 +1,90 @@
+"""Several trees on one machine: they start at the same time, and have nothing to do with each other."""
+
+import random
+import socket
+import threading
+import time
+
+import pytest
+from streaming import Streaming, endings
+from tree import Tree, free_port, in_parallel
+
+pytestmark = [pytest.mark.serving]
+
+NULL = ("--model-impl", "null")
+
+
+class PortGrabber:
+    """Takes ports that the system hands out, holds each for a moment, and takes the next."""
+
+    def __init__(self):
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._grab, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+
+    def _grab(self):
+        held = []
+        while not self._over.wait(0.002):
+            held.append(socket.create_server(("127.0.0.1", 0)))
+            if len(held) > 200:
+                held.pop(random.randrange(len(held))).close()
+        for sock in held:
+            sock.close()
+
+
+@pytest.mark.parametrize(
+    ("trees", "rounds"),
+    [
+        pytest.param(3, 1, id="short"),
+        pytest.param(8, 20, id="long", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_a14_trees_that_start_together_all_start(start, trees, rounds):
+    """With someone about who takes every free port that could be had for a moment."""
+    for _ in range(rounds):
+        with PortGrabber():
+            started = [start(*NULL, "--dp", 2, "--executor", "broadcast", ready=False, port=0) for _ in range(trees)]
+            results = in_parallel([lambda tree=tree: tree.wait_ready(60 + 10 * trees) for tree in started])
+        assert [type(result) for result in results] == [Tree] * trees, results
+        assert len({tree.port for tree in started}) == trees
+        for tree in started:
+            assert len(tree.text("x", max_tokens=3, ignore_eos=True)) > 0
+        assert in_parallel([tree.stop for tree in started]) == [(0, {})] * trees
+        for tree in started:
+            tree.close()
+
+
+def adjacent_ports():
+    while True:
+        first = free_port()
+        try:
+            with socket.create_server(("127.0.0.1", first + 1)):
+                return first, first + 1
+        except OSError:
+            continue
+
+
+def test_a15_two_trees_of_one_user_do_not_meet(start, tmp_path):
+    """Same directory, adjacent ports: a request to one never shows in the other."""
+    first, second = (
+        start(*NULL, "--served-model-name", f"m{port}", port=port, cwd=tmp_path) for port in adjacent_ports()
+    )
+    streams = [Streaming(first, max_tokens=20, prompt=str(number)) for number in range(10)]
+    assert set(endings(streams)) == {"done"}
+    assert first.total("request_success_total") == 10
+    assert second.total("request_success_total") == 0
+    assert (first.model, second.model) == (f"m{first.port}", f"m{second.port}")
+    first.kill("engine-0")
+    time.sleep(0.5)
+    second.sentinel()
+    assert first.stop() == (0, {})
+    second.sentinel()
+    assert second.total("request_success_total") == 2
+    assert "lost" not in second.log
