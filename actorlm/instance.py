@@ -15,6 +15,7 @@ from pathlib import Path
 from actorlm.config import runtime_directories
 from actorlm.errors import ConfigError
 
+PRIVATE = 0o700
 LONGEST_BASE = 64
 """Bytes of a base directory that leave room for `/12345678/detokenizer-63-tokens` within the 107 of an ipc path."""
 
@@ -22,7 +23,7 @@ LONGEST_BASE = 64
 def base_directory() -> Path:
     """The first candidate that is short enough and can be ours alone, made with mode 0700.
 
-    Raises ConfigError if none can: one is owned by someone else, or is a symbolic link.
+    Raises ConfigError if none can: one is owned by someone else, is a symbolic link, or could be replaced by others.
     """
     refused = []
     for candidate in runtime_directories():
@@ -30,7 +31,8 @@ def base_directory() -> Path:
             refused.append(f"{candidate}: longer than {LONGEST_BASE} bytes")
             continue
         try:
-            candidate.mkdir(mode=0o700, exist_ok=True)
+            _check_above(candidate)
+            candidate.mkdir(mode=PRIVATE, exist_ok=True)
             _check_private(candidate)
         except (OSError, ConfigError) as error:
             refused.append(f"{candidate}: {error}")
@@ -41,14 +43,25 @@ def base_directory() -> Path:
     )
 
 
+def _check_above(directory: Path) -> None:
+    """Whoever may rename what is in a directory above ours can put another one in its place."""
+    closest = directory.parent.resolve()
+    for above in (closest, *closest.parents):
+        status = above.stat()
+        if status.st_uid not in (0, os.getuid()):
+            raise ConfigError(f"{above} belongs to user {status.st_uid}")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+            raise ConfigError(f"{above} can be written by others, and is not sticky")
+
+
 def _check_private(directory: Path) -> None:
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise ConfigError("is no directory")
     if status.st_uid != os.getuid():
         raise ConfigError(f"belongs to user {status.st_uid}, not to {os.getuid()}")
-    if stat.S_IMODE(status.st_mode) != 0o700:
-        directory.chmod(0o700)
+    if stat.S_IMODE(status.st_mode) != PRIVATE:
+        directory.chmod(PRIVATE)
 
 
 class Instance:
@@ -66,7 +79,7 @@ class Instance:
             with contextlib.suppress(FileNotFoundError, FileExistsError):
                 sweep(base)
                 directory = base / secrets.token_hex(4)
-                directory.mkdir(mode=0o700)
+                directory.mkdir(mode=PRIVATE)
                 lock = _try_lock(directory)
                 if lock is not None:
                     return cls(directory, lock)
@@ -104,14 +117,17 @@ def sweep(base: Path) -> None:
 
 
 def running() -> list[Path]:
-    """The run directories of this user that living supervisors hold."""
-    return [
-        directory
-        for base in runtime_directories()
-        if base.is_dir()
-        for directory in sorted(base.iterdir())
-        if _held(directory)
-    ]
+    """The run directories of this user that living supervisors hold. A base that is not private is not looked into."""
+    bases = [base for base in runtime_directories() if _is_private(base)]
+    return [directory for base in bases for directory in sorted(base.iterdir()) if _held(directory)]
+
+
+def _is_private(directory: Path) -> bool:
+    try:
+        status = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == PRIVATE
 
 
 def _held(directory: Path) -> bool:

@@ -118,8 +118,11 @@ def _convert(table: Mapping[str, Mapping[str, Any]]) -> Config:
         for field, value in values.items():
             _check(_BY_KEY[f"{section}.{field}"], value)
     config = msgspec.convert(table, Config, strict=False)
-    if config.http.api_key == "":
+    key = config.http.api_key
+    if key is not None and not key.strip():
         raise ConfigError("--api-key (http.api_key) is empty; leave it out to serve without a key")
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        raise ConfigError("--api-key (http.api_key) has characters that a header may lose; take letters and digits")
     return config
 
 

@@ -57,7 +57,7 @@ _COMMON = {
     "logit_bias": _used("token id to bias, -100 to 100, at most 1024"),
     "ignore_eos": _used("extra; the model's end tokens do not end a choice"),
     "skip_special_tokens": _used("extra; default true"),
-    "include_stop_str_in_output": _used("extra; the stop string that ended a choice stays in its text"),
+    "include_stop_str_in_output": _used("extra; the stop string or stop token that ended a choice stays in its text"),
     "stream": _used("server-sent events"),
     "stream_options": _used("include_usage; only with stream; include_obfuscation is accepted without effect"),
     "presence_penalty": _neutral("penalties are not implemented, so only 0 is accepted"),

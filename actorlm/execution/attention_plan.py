@@ -19,7 +19,7 @@ from actorlm.execution.ragged import Indices, ranges
 from actorlm.kernels.paged_attention import AttentionPlan, Piece
 
 TILE_QUERIES = 128
-MAX_PIECE_BYTES = 8 << 20
+MAX_PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 import json
 import sys
+import threading
+import time
 import unicodedata
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from actorlm.checkpoint.describe import BYTES
 from actorlm.errors import BadRequest, ModelError
 from actorlm.text.byte_alphabet import CHARACTERS, token_bytes
 from actorlm.text.chat_template import load_chat_template
-from actorlm.text.tokenizer import NFC_SHRINKS, Tokenizer, load_tokenizer
+from actorlm.text.tokenizer import NFC_SHRINKS, Tokenizer, byte_backend, load_tokenizer
 
 GOLDEN = json.loads((Path(__file__).parent / "smollm2_prompts.json").read_text())
 
@@ -144,3 +146,21 @@ def test_how_much_nfc_can_shrink_a_text():
     spellings = {*characters, *(unicodedata.normalize("NFD", c) for c in characters)}
     worst = max(len(text.encode()) / len(unicodedata.normalize("NFC", text).encode()) for text in spellings)
     assert 2 < worst <= NFC_SHRINKS
+
+
+def test_a37_others_run_while_a_long_text_is_encoded():
+    """The thread that encodes does not hold the interpreter, however long the text is."""
+    tokenizer = Tokenizer(byte_backend())
+    assert any(_longest_wait(tokenizer, "quite long " * 100_000) < 0.5 for _ in range(5))
+
+
+def _longest_wait(tokenizer, text):
+    """The longest time for which this thread stood still, as a share of the time that another one took to encode."""
+    encoding = threading.Thread(target=tokenizer.encode, args=(text,))
+    began = before = time.monotonic()
+    longest = 0.0
+    encoding.start()
+    while encoding.is_alive():
+        time.sleep(0.001)
+        before, longest = time.monotonic(), max(longest, time.monotonic() - before)
+    return longest / (before - began)
