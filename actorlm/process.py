@@ -19,7 +19,8 @@ def main() -> int:
     from actorlm.runtime.child import die_with_parent, read_specification, take_report_pipe
 
     die_with_parent(options.parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # sent to all of a service at times; the supervisor answers them
     report = take_report_pipe()
     specification = read_specification()
 

@@ -110,12 +110,22 @@ def run_tree(config: Config) -> int:
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             topology = plan_tree(config, model, str(instance.directory))
+            _warn_of_short_cache(topology, model, screen)
             return _supervise(config, model, topology, listener, screen)
         finally:
             instance.close()
     finally:
         screen.close()
         listener.close()
+
+
+def _warn_of_short_cache(topology: Topology, model: ModelDescription, screen: Screen) -> None:
+    longest = topology.kv_cache_tokens + 1  # the last token of a sequence is never stored
+    if longest < model.max_model_len:
+        screen.line(
+            f"warning: a KV cache of {topology.kv_cache_tokens:,} tokens ends every sequence at {longest:,}"
+            f" of the model's {model.max_model_len:,} tokens (--kv-cache-tokens, --max-model-len)"
+        )
 
 
 def listen(config: Config) -> socket.socket:

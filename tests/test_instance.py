@@ -70,3 +70,24 @@ def test_a_directory_of_another_user_is_refused(bases, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 1_234_567)
     with pytest.raises(ConfigError, match="belongs to user"):
         instance.base_directory()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_e06_a_base_that_others_may_replace_is_passed_over(bases, tmp_path, monkeypatch, mode):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    candidates = [shared / "below" / "base", shared / "base", bases[0]]
+    candidates[0].parent.mkdir()
+    monkeypatch.setattr(instance, "runtime_directories", lambda: candidates)
+    assert instance.base_directory() == bases[0]
+    shared.chmod(0o1777)  # as /tmp is: everybody makes directories, nobody renames those of others
+    assert instance.base_directory() == candidates[0]
+
+
+def test_e06_only_private_bases_are_looked_into(bases):
+    made = instance.Instance.create()
+    assert instance.running() == [made.directory]
+    bases[0].chmod(0o755)
+    assert instance.running() == []
+    made.close()

@@ -35,6 +35,10 @@ def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path):
         ({"port": "http"}, "--port.*'http'"),
         ({"kv_cache_tokens": "1"}, "--kv-cache-tokens.*>= 16"),
         ({"api_key": ""}, "--api-key.*empty"),
+        ({"api_key": " \n"}, "--api-key.*empty"),
+        ({"api_key": "two words"}, "--api-key.*letters and digits"),
+        ({"api_key": "with its line\n"}, "--api-key.*letters and digits"),
+        ({"api_key": "schl\u00fcssel"}, "--api-key.*letters and digits"),
     ],
 )
 def test_a_bad_value_is_named_with_its_option(flags, named):

@@ -196,10 +196,10 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         if not running.ends:
             self._screen.line(f"lost {cause}")
         if self._closing:
+            if child.state is ChildState.READY and not running.ends:
+                self._fail(cause)  # a drain repairs nothing
             child.move(ChildState.DEAD)
             self._announce_lost(AnnounceLost(name, child.role, child.incarnation))
-            if not running.ends:
-                self._fail(cause)
             return
         self._perform(self._supervision.exited(name, cause, time.monotonic()))
 

@@ -18,7 +18,7 @@ HUB_FILES = (
     "model.safetensors.index.json",
     "model*.safetensors",
 )
-"""What is fetched from the hub: no pickles, no other formats."""
+"""What is fetched from the hub: no format that can hold code."""
 
 HUB_ETAG_TIMEOUT_S = 5
 

@@ -4,7 +4,8 @@ Events go in, effects come out; `actors/supervisor.py` performs them. Time is an
 counted in ticks of the watcher itself, so that a stopped and continued machine is not taken for a stall.
 
 Before the tree has been ready once, any death takes it down: a tree that cannot start must say so. After that the
-group of the dead child restarts as one, with growing pauses, until `max_restarts` within `window_s` are exceeded.
+group of the dead child restarts as one, with growing pauses, until `max_restarts` are exceeded: within `window_s`, or
+without getting ready in between, however long each try takes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -124,6 +125,8 @@ class Supervision:
     given_up: bool = False
     _deaths: list[float] = field(default_factory=list)
     _due: dict[str, float] = field(default_factory=dict)
+    _unready: dict[str, int] = field(default_factory=dict)
+    """Deaths of a group since it was ready."""
 
     @classmethod
     def of(cls, children: Sequence[Child], policy: RestartPolicy) -> "Supervision":
@@ -143,6 +146,8 @@ class Supervision:
         child.move(ChildState.READY)
         child.silent_ticks = 0
         self.was_ready = self.was_ready or self._complete
+        if all(other.state is ChildState.READY for other in self._group(child.group)):
+            self._unready.pop(child.group, None)
         return [self._tree()]
 
     def heard(self, name: str) -> None:
@@ -204,11 +209,15 @@ class Supervision:
 
     def _plan_restart(self, group: str, cause: str, now: float) -> list[Effect]:
         self._deaths = [death for death in self._deaths if now - death < self.policy.window_s] + [now]
-        if len(self._deaths) > self.policy.max_restarts:
-            return self._give_up(
-                f"{cause}; {len(self._deaths)} deaths within {self.policy.window_s:g} s are more than --max-restarts"
-                f" ({self.policy.max_restarts}) allows"
-            )
+        self._unready[group] = self._unready.get(group, 0) + 1
+        for deaths, when in (
+            (len(self._deaths), f"within {self.policy.window_s:g} s"),
+            (self._unready[group], "without getting ready"),
+        ):
+            if deaths > self.policy.max_restarts:
+                return self._give_up(
+                    f"{cause}; {deaths} deaths {when} are more than --max-restarts ({self.policy.max_restarts}) allows"
+                )
         pause = self.policy.first_pause_s * 2.0 ** (len(self._deaths) - 1)
         self._due[group] = now + min(pause, self.policy.longest_pause_s)
         return []

@@ -127,6 +127,30 @@ async def test_b26_pipelined_requests_are_answered_in_order(address):
     assert [json.loads(answer.partition(b"\r\n\r\n")[2])["usage"]["completion_tokens"] for answer in answers] == [1, 2]
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("cut", [1, 40, 150, 10**6])
+async def test_c08_a_request_for_an_upgrade_keeps_its_body(address, cut, chunked):
+    """In pieces of any size: what the parser leaves of a piece is taken up where it stopped."""
+    upgrade = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"
+    one = request_bytes("/v1/completions", text(max_tokens=1), upgrade)
+    if chunked:
+        head, _, body = one.partition(b"\r\n\r\n")
+        length = b"content-length: %d" % len(body)
+        one = head.replace(length, b"transfer-encoding: chunked") + b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    last = request_bytes("/v1/completions", text(max_tokens=2), b"connection: close\r\n")
+    data = one + one + last
+    reader, writer = await connect(address)
+    for begin in range(0, len(data), cut):
+        writer.write(data[begin : begin + cut])
+        await asyncio.sleep(0)
+    answers = (await asyncio.wait_for(reader.read(), 5)).split(b"HTTP/1.1 200 OK")[1:]
+    assert [json.loads(answer.partition(b"\r\n\r\n")[2])["usage"]["completion_tokens"] for answer in answers] == [
+        1,
+        1,
+        2,
+    ]
+
+
 @pytest.mark.parametrize(
     "garbage", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\0" * 100]
 )

@@ -174,3 +174,11 @@ def test_the_last_word_gives_the_last_token(monkeypatch):
 def test_logits_that_are_no_numbers_are_an_error(bad):
     with pytest.raises(ModelError, match=r"rows \[1\]"):
         sample([[0.0, 1.0], [bad, 1.0]], [params(), params(temperature=0.0)])
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-308, 1e-300, 1e-30])
+@pytest.mark.parametrize("changes", [{}, {"top_p": 5e-324}, {"top_k": 3}, {"min_p": 1.0}])
+def test_c04_the_smallest_temperatures_are_greedy(temperature, changes):
+    """A logit divided by such a temperature is infinite, and the difference of two is no number."""
+    logits = random_logits(4, scale=100.0)
+    assert sample(logits, [params(temperature=temperature, **changes)] * 4) == logits.argmax(dim=-1).tolist()

@@ -5,11 +5,12 @@ import asyncio
 import pytest
 from runtime_world import Ping, mailbox
 
+from actorlm.errors import ProtocolError
 from actorlm.runtime.actor import Actor
 
 
 class Recorder(Actor[Ping]):
-    """Writes down what happens to it; number 13 is bad luck, number 99 the end."""
+    """Writes down what happens to it; number 13 is bad luck, number 66 forbidden, number 99 the end."""
 
     def __init__(self) -> None:
         super().__init__("recorder", mailbox())
@@ -19,6 +20,8 @@ class Recorder(Actor[Ping]):
         assert sender == "test"
         if message.number == 13:
             raise RuntimeError("bad luck")
+        if message.number == 66:
+            raise ProtocolError("not this")
         self.seen.append(message.number)
         if message.number == 99:
             self.stop()
@@ -63,6 +66,15 @@ async def test_an_exception_in_receive_ends_run_with_it() -> None:
     with pytest.raises(RuntimeError, match="bad luck"):
         await run(actor)
     assert actor.seen == [1]
+
+
+async def test_e04_a_message_that_must_not_be_sent_is_dropped_and_counted() -> None:
+    actor = Recorder()
+    tell(actor, 1, 66, 66, 99)
+    await run(actor)
+    assert actor.seen == [1, 99, "batch"]
+    assert actor.processed == 4
+    assert actor.tally.dropped == {"ProtocolError": 2}
 
 
 async def test_the_first_failure_of_a_task_ends_run_and_cancels_the_others() -> None:

@@ -112,6 +112,25 @@ def test_old_deaths_are_forgiven(tree):
         assert [effect.name for effect in _restart(tree, "balancer", now)] == ["balancer"]
 
 
+def test_a03_restarts_that_fail_slowly_end_the_tree_too(tree):
+    _all_ready(tree)
+    for death in range(2):
+        assert not _kinds(tree.exited("balancer", "x", 100.0 * death), GiveUp)
+        assert _kinds(tree.tick(100.0 * death + 10), StartChild)
+    [effect] = _kinds(tree.exited("balancer", "balancer: no such file", 200.0), GiveUp)
+    assert effect.cause.startswith("balancer: no such file; 3 deaths without getting ready")
+
+
+def test_a03_a_restart_that_takes_longer_than_a_start_may_is_a_death(tree):
+    _all_ready(tree)
+    tree.exited("balancer", "x", 100.0)
+    tree.tick(101.0)
+    assert tree.tick(110.9) == []
+    assert tree.tick(111.1) == [KillChild("balancer", "not ready after 10 s (--start-timeout-s)")]
+    tree.ready("balancer", 2)
+    assert tree.tick(200.0) == []
+
+
 def test_a_silent_child_is_killed_by_ticks_not_by_time(tree):
     _all_ready(tree)
     for tick in range(19):

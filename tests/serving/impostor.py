@@ -53,7 +53,15 @@ def values_of(declared):
 
 def columns(size):
     """Raw columns: none, one and many items, negative ones, and a part of an item."""
-    return [bytes(size), b"", bytes(2 * size), b"\xff" * size, b"\xff" * (3 * size - 1) + b"\x7f", bytes(1000 * size), b"\1" * (size + 1)]
+    return [
+        bytes(size),
+        b"",
+        bytes(2 * size),
+        b"\xff" * size,
+        b"\xff" * (3 * size - 1) + b"\x7f",
+        bytes(1000 * size),
+        b"\1" * (size + 1),
+    ]
 
 
 def variations(kind):
@@ -91,7 +99,9 @@ def say(path, server, role, name, messages, one_way=None):
 async def _say(path, server, role, name, messages, one_way):
     network = ZeroMQNetwork(protocol(), high_water=100_000)
     mailbox = Mailbox("impostor", 100_000, Overflow.PAUSE)
-    link = network.connect(f"ipc://{path}", peer=server, identity=this_process(role, name), mailbox=mailbox, inbox=Union[KINDS])
+    link = network.connect(
+        f"ipc://{path}", peer=server, identity=this_process(role, name), mailbox=mailbox, inbox=Union[KINDS]
+    )
     try:
         async with asyncio.timeout(10):
             while not any(isinstance(message, LinkUp) for _, message in await mailbox.drain()):

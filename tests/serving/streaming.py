@@ -2,6 +2,7 @@
 
 import json
 import threading
+from http.client import HTTPException
 
 from exchange import PATHS, Exchange, body_of
 from tree import until
@@ -40,7 +41,7 @@ class Streaming:
         try:
             self.status = self._exchange.response.status
             ending = self._read_events() if self.status == 200 else self._read_error()
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, HTTPException):
             ending = "cut"
         self.ending = ending
 

@@ -193,7 +193,9 @@ def test_e06_our_own_directory_is_made_private(start, directory):
     assert assert_private(tree) == {base}
 
 
-@pytest.mark.parametrize("place", [place_symlink, pytest.param(place_foreign, marks=as_root)], ids=lambda place: place.__name__)
+@pytest.mark.parametrize(
+    "place", [place_symlink, pytest.param(place_foreign, marks=as_root)], ids=lambda place: place.__name__
+)
 def test_e06_ps_asks_no_supervisor_of_others(directory, place):
     base = directory / f"actorlm-{os.getuid()}"
     place(base)

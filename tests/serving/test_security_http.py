@@ -120,7 +120,9 @@ def test_e15_headers_that_are_ambiguous(guarded, headers):
     assert status_of(raw_http(guarded, data)) in (400, 401)
 
 
-@pytest.mark.parametrize("query", [f"api_key={KEY}", f"key={KEY}", f"access_token={KEY}", f"Authorization=Bearer%20{KEY}"])
+@pytest.mark.parametrize(
+    "query", [f"api_key={KEY}", f"key={KEY}", f"access_token={KEY}", f"Authorization=Bearer%20{KEY}"]
+)
 def test_e15_the_key_in_a_query(guarded, query):
     assert status_of(raw_http(guarded, head("GET", f"/v1/models?{query}"))) == 401
 
@@ -142,7 +144,9 @@ def test_e15_no_websocket_and_no_other_protocol(guarded, path):
 
 
 def test_e15_refusals_come_before_bodies_are_read(guarded):
-    data = head("POST", "/v1/completions", content_type="application/json", content_length=30_000_000, expect="100-continue")
+    data = head(
+        "POST", "/v1/completions", content_type="application/json", content_length=30_000_000, expect="100-continue"
+    )
     answer = raw_http(guarded, data)
     assert status_of(answer) == 401, answer
 
@@ -178,7 +182,11 @@ def test_e15_a_key_that_is_none_is_an_error_of_the_start(tmp_path, key, way):
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
 def test_e23_no_cors(guarded, null_tree, routes, origin):
-    asks = {"origin": origin, "access_control_request_method": "POST", "access_control_request_headers": "authorization"}
+    asks = {
+        "origin": origin,
+        "access_control_request_method": "POST",
+        "access_control_request_headers": "authorization",
+    }
     for tree, path in itertools.product((guarded, null_tree), routes):
         for method in ("OPTIONS", "GET", "POST"):
             answer = raw_http(tree, head(method, path, **asks))
@@ -229,7 +237,9 @@ def test_e18_nothing_is_fetched(null_tree, listener, part):
     null_tree.sentinel()
 
 
-@pytest.mark.parametrize("field", ["prompt_embeds", "image", "lora_path", "chat_template", "web_search_options", "documents"])
+@pytest.mark.parametrize(
+    "field", ["prompt_embeds", "image", "lora_path", "chat_template", "web_search_options", "documents"]
+)
 def test_e17_no_field_is_a_tensor_a_path_or_a_template(null_tree, listener, field):
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
     body = {"model": null_tree.model, "messages": [{"role": "user", "content": "x"}], field: url}

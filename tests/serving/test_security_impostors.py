@@ -86,7 +86,9 @@ def test_e04_generate_with_every_value(tree, sockets):
     }
     plain = {"attempt": 0, "frontend": "frontend-77", "detokenizer": 0, "prompt_ids": int32([1]), "generated_ids": b"",
              "sampling": SamplingParams(max_tokens=2)}  # fmt: skip
-    odd = [{name: value} for name, values in fields.items() for value in values] + [{"sampling": one} for one in sampling]
+    odd = [{name: value} for name, values in fields.items() for value in values] + [
+        {"sampling": one} for one in sampling
+    ]
     messages = [Generate(OURS + number, **plain | change) for number, change in enumerate(odd)]
     messages += [Generate(OURS, **plain), Generate(OURS, **plain)]  # twice the same
     messages += [Abort(int64([message.request for message in messages])), Abort(int64([-1, 0, 2**63 - 1]))]
@@ -95,7 +97,11 @@ def test_e04_generate_with_every_value(tree, sockets):
 
 def test_e04_announcements_of_others(tree, sockets):
     """A replica is announced by nobody but itself: it would be given requests."""
-    messages = [ReplicaAnnounced(9999, 10**9, 256), ReplicaAnnounced(0, 10**9, 256), LoadReported(0, 0, 0, 0, int64(range(100)))]
+    messages = [
+        ReplicaAnnounced(9999, 10**9, 256),
+        ReplicaAnnounced(0, 10**9, 256),
+        LoadReported(0, 0, 0, 0, int64(range(100))),
+    ]
     before = dropped(tree, "balancer")
     say(sockets["balancer"], "balancer", "engine", "engine-77", messages)
     until(lambda: dropped(tree, "balancer") == before + 3, 5)
@@ -107,7 +113,13 @@ def test_e04_worker_facts_of_no_rank(tree, sockets):
     """A failure that a stranger reports is not this replica's; a step that it reports done is not."""
     failed = StepFailed(9999, "h", 1, 1, "E", "m", "t")
     ours = StepFailed(0, "h", 1, 1, "E", "m", "t")
-    messages = [WorkerReady(9999, 1), WorkerReady(-1, 1), failed, ours, *(StepDone(step, int32([1, 2, 3]), 0) for step in range(50))]
+    messages = [
+        WorkerReady(9999, 1),
+        WorkerReady(-1, 1),
+        failed,
+        ours,
+        *(StepDone(step, int32([1, 2, 3]), 0) for step in range(50)),
+    ]
     before = dropped(tree, "engine-0")
     say(sockets["engine-0-workers"], "engine-0", "worker", "worker-0-77", messages)
     until(lambda: dropped(tree, "engine-0") == before + len(messages), 5)
@@ -123,11 +135,25 @@ def test_e04_texts_of_others(tree, sockets):
         Open(2**63 - 1, 2**31 - 1, b"", b"", 0, ()),
     ]
     tokens = [
-        TokensSampled(0, int64([1, 1, 2]), int32([0, 0, 0]), int32([1, 2, 0]), int32([65, 66, 2**31 - 1]), bytes(3), int32([0, 0, 0])),
+        TokensSampled(
+            0,
+            int64([1, 1, 2]),
+            int32([0, 0, 0]),
+            int32([1, 2, 0]),
+            int32([65, 66, 2**31 - 1]),
+            bytes(3),
+            int32([0, 0, 0]),
+        ),
         TokensSampled(0, int64([1]), int32([0]), int32([1]), int32([67]), bytes([3]), int32([-1])),
         TokensSampled(0, int64([1]), int32([0]), int32([1]), int32([67]), bytes([1]), int32([0])),
     ]
-    say(sockets["detokenizer-0"], "detokenizer-0", "frontend", "frontend-77", [*opened, *tokens, Close(int64([1, 2, 3, -1]))])
+    say(
+        sockets["detokenizer-0"],
+        "detokenizer-0",
+        "frontend",
+        "frontend-77",
+        [*opened, *tokens, Close(int64([1, 2, 3, -1]))],
+    )
 
 
 def test_e04_operators_only_ask(tree, sockets):

@@ -97,7 +97,9 @@ def until_small(tree, pid, before, allowed):
 
 
 def bad_frames(tree):
-    return {dict(labels)["actor"]: value for (name, labels), value in tree.metrics().items() if name == "bad_frames_total"}
+    return {
+        dict(labels)["actor"]: value for (name, labels), value in tree.metrics().items() if name == "bad_frames_total"
+    }
 
 
 def identities(sockets):
@@ -137,7 +139,9 @@ MESSAGES = {
 def test_e04_garbage_is_dropped_and_counted(tree, sockets, assailant, unharmed, what):
     before = bad_frames(tree)
     for name, path in sockets.items():
-        kind = zmq.XSUB if name.endswith("-steps") else zmq.PUSH if name.endswith(("-tokens", "-results")) else zmq.DEALER
+        kind = (
+            zmq.XSUB if name.endswith("-steps") else zmq.PUSH if name.endswith(("-tokens", "-results")) else zmq.DEALER
+        )
         assailant.send(path, kind, MESSAGES[what])
     tree.sentinel()  # a step reads what was said to the broadcast
     for actor in {owner_of(name) for name in sockets}:
@@ -232,7 +236,9 @@ def test_e04_many_connections(tree, sockets, unharmed, count):
 def test_e04_subscriptions_without_end(tree, sockets, assailant, unharmed, seconds):
     """While steps run: only then the broadcast reads them, and ZeroMQ keeps without a bound what nobody reads."""
     answers = []
-    steps = threading.Thread(target=lambda: answers.append(tree.complete("x", max_tokens=1500 * seconds, ignore_eos=True)))
+    steps = threading.Thread(
+        target=lambda: answers.append(tree.complete("x", max_tokens=1500 * seconds, ignore_eos=True))
+    )
     steps.start()
     assailant.subscribe_for(sockets["engine-0-steps"], seconds)
     steps.join()

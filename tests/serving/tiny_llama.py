@@ -1,10 +1,11 @@
-"""A model directory of a few kilobytes, written without torch: a Llama of zeros with a vocabulary of bytes."""
+"""A model directory of some kilobytes, written without torch: a Llama of zeros or noise, with a vocabulary of bytes."""
 
 import json
 import math
+import random
 import struct
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -25,12 +26,15 @@ CONFIG = {
 }
 
 
-def write(directory):
-    """Fills `directory` and returns it."""
+def write(directory, *, seed=None, adds_bos=False, **config):
+    """Fills `directory` and returns it. With a seed, the weights are noise, and every token depends on all before it.
+
+    `config` replaces values of CONFIG that have nothing to do with shapes.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(CONFIG))
-    (directory / "model.safetensors").write_bytes(_safetensors(_shapes()))
-    _tokenizer().save(str(directory / "tokenizer.json"))
+    (directory / "config.json").write_text(json.dumps(CONFIG | config))
+    (directory / "model.safetensors").write_bytes(_safetensors(_shapes(), seed))
+    _tokenizer(adds_bos).save(str(directory / "tokenizer.json"))
     return directory
 
 
@@ -48,20 +52,26 @@ def _shapes():
     return shapes
 
 
-def _safetensors(shapes):
+def _safetensors(shapes, seed):
     header, offset = {}, 0
     for name, shape in shapes.items():
         size = 4 * math.prod(shape)
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(offset)
+    if seed is None:
+        return struct.pack("<Q", len(text)) + text + bytes(offset)
+    noise = random.Random(seed)
+    values = [noise.gauss(0, 0.4) for _ in range(offset // 4)]
+    return struct.pack("<Q", len(text)) + text + struct.pack(f"<{len(values)}f", *values)
 
 
-def _tokenizer():
+def _tokenizer(adds_bos):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({token: index for index, token in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    if adds_bos:
+        backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
     return backend

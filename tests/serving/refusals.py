@@ -1,0 +1,41 @@
+"""What every refusal looks like."""
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "invalid_request_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
+
+
+def error_of(answer, *statuses):
+    """The error object of an answer, 400 unless other statuses are named, after checks of its form."""
+    assert answer.status_code in (statuses or (400,)), f"{answer.status_code}: {answer.text[:1000]}"
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert body.keys() == {"error"}
+    error = body["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["type"] == TYPES[answer.status_code]
+    assert isinstance(error["message"], str)
+    assert 0 < len(error["message"]) <= 500
+    assert error["param"] is None or 0 < len(error["param"]) <= 100
+    assert error["code"] is None or error["code"].isidentifier()
+    if answer.status_code in (429, 503):
+        assert int(answer.headers["retry-after"]) >= 1
+    return error
+
+
+def refused(tree, path, body, *statuses):
+    """Sends a body that is to be refused, whole and as a stream, which is refused alike; returns the error."""
+    errors = []
+    for stream in ({}, {"stream": True}):
+        errors.append(error_of(tree.post(path, {"model": tree.model} | body | stream), *statuses))
+    assert errors[0] == errors[1]
+    return errors[0]
