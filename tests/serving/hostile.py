@@ -1,7 +1,6 @@
 """What somebody with bad intentions sends: to the HTTP port as bytes, to the sockets between actors as anything."""
 
 import contextlib
-import os
 import socket
 import struct
 import time
@@ -49,7 +48,7 @@ def inodes_of(pid):
     found = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
-            target = os.readlink(descriptor)
+            target = str(descriptor.readlink())
             if target.startswith("socket:["):
                 found.add(target[len("socket:[") : -1])
     return found

@@ -20,35 +20,41 @@ FLOATS = (0.0, -1.0, float("nan"), float("inf"), 1e308)
 COLUMN_ITEMS = {"uint8": 1, "int32": 4, "int64": 8}
 
 
+PLAIN = {
+    inspect.IntType: [1, *INTEGERS],
+    inspect.FloatType: FLOATS,
+    inspect.BoolType: [False, True],
+    inspect.StrType: ["x", *TEXTS],
+    inspect.BytesType: [b"", b"\xc1", b"\x91" * 2000, b"\xdd\xff\xff\xff\xff"],
+    inspect.NoneType: [None],
+}
+
+
 def values_of(declared):
     """Some values of a type, the harmless one first. Integers ignore the bounds of their type."""
+    if isinstance(declared, inspect.Metadata) and (size := COLUMN_ITEMS.get(column_of(declared))):
+        return columns(size)
     match declared:
         case inspect.Metadata(type=inner):
-            size = COLUMN_ITEMS.get(column_of(declared))
-            return columns(size) if size else values_of(inner)
-        case inspect.IntType():
-            return [1, *INTEGERS]
-        case inspect.FloatType():
-            return FLOATS
-        case inspect.BoolType():
-            return [False, True]
-        case inspect.StrType():
-            return ["x", *TEXTS]
-        case inspect.BytesType():
-            return [b"", b"\xc1", b"\x91" * 2000, b"\xdd\xff\xff\xff\xff"]
-        case inspect.NoneType():
-            return [None]
+            found = values_of(inner)
         case inspect.EnumType(cls=cls):
-            return list(cls)
+            found = list(cls)
         case inspect.UnionType(types=types):
-            return [value for inner in types for value in values_of(inner)]
+            found = [value for inner in types for value in values_of(inner)]
         case inspect.VarTupleType(item_type=inner):
-            return [(), *((value,) for value in values_of(inner)), (values_of(inner)[0],) * 2000]
+            items = values_of(inner)
+            found = [(), *((value,) for value in items), (items[0],) * 2000]
         case inspect.TupleType(item_types=inner):
-            return [tuple(values_of(one)[index % len(values_of(one))] for one in inner) for index in range(10)]
+            found = list(zip(*(cycle_of(values_of(one), 10) for one in inner), strict=True))
         case inspect.StructType(cls=cls):
-            return list(variations(cls))
-    raise AssertionError(f"no values for {declared}")
+            found = list(variations(cls))
+        case _:
+            found = PLAIN[type(declared)]
+    return found
+
+
+def cycle_of(values, count):
+    return [values[index % len(values)] for index in range(count)]
 
 
 def columns(size):
@@ -77,6 +83,8 @@ def variations(kind):
 
 KINDS = tuple({kind: None for inbox in INBOXES.values() for kind in get_args(inbox) or (inbox,)})
 
+ANYTHING = Union[KINDS]  # noqa: UP007 - computed
+
 
 def every_message():
     """All variations of all messages of the protocol, but for the one that ends its sender's session."""
@@ -100,7 +108,7 @@ async def _say(path, server, role, name, messages, one_way):
     network = ZeroMQNetwork(protocol(), high_water=100_000)
     mailbox = Mailbox("impostor", 100_000, Overflow.PAUSE)
     link = network.connect(
-        f"ipc://{path}", peer=server, identity=this_process(role, name), mailbox=mailbox, inbox=Union[KINDS]
+        f"ipc://{path}", peer=server, identity=this_process(role, name), mailbox=mailbox, inbox=ANYTHING
     )
     try:
         async with asyncio.timeout(10):

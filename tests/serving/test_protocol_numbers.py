@@ -15,15 +15,28 @@ pytestmark = [pytest.mark.serving, pytest.mark.timeout(300)]
 COMPLETIONS, CHAT = PATHS
 ABOUT = {COMPLETIONS: {"prompt": "hello"}, CHAT: {"messages": [{"role": "user", "content": "hello"}]}}
 
-PARAMETERS = """n best_of max_tokens max_completion_tokens min_tokens temperature top_p top_k min_p presence_penalty
-frequency_penalty repetition_penalty length_penalty logprobs top_logprobs prompt_logprobs seed priority stream stop echo ignore_eos
-truncate_prompt_tokens""".split()
-LITERALS = (
-    """-1 0 1 2 -0.0 0.0 1.0 1.5 1e-300 5e-324 1e308 1e309 -1e308 2147483647 2147483648 4294967296 9223372036854775807
-9223372036854775808 18446744073709551616 -9223372036854775809 1e400 NaN Infinity -Infinity "1" "" "NaN" true null [] {} [1] 00 1e +1 0x1
-1_0""".split()
-    + ["1" * 5000]
-)
+LENGTHS = ["max_tokens", "max_completion_tokens", "min_tokens", "truncate_prompt_tokens"]
+PENALTIES = ["presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty"]
+SAMPLING = ["temperature", "top_p", "top_k", "min_p", "seed", "logprobs", "top_logprobs", "prompt_logprobs"]
+PARAMETERS = ["n", "best_of", "priority", "stream", "stop", "echo", "ignore_eos", *LENGTHS, *PENALTIES, *SAMPLING]
+INTEGERS = [-1, 0, 1, 2, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, -(2**63) - 1]
+FLOATS = [
+    "-0.0",
+    "0.0",
+    "1.0",
+    "1.5",
+    "1e-300",
+    "5e-324",
+    "1e308",
+    "-1e308",
+    "1e309",
+    "1e400",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+]
+OTHERS = ['"1"', '""', '"NaN"', "true", "null", "[]", "{}", "[1]", "00", "1e", "+1", "0x1", "1_0", "1" * 5000]
+LITERALS = [*map(str, INTEGERS), *FLOATS, *OTHERS]
 
 SAMPLED = {
     "temperature": [0, 5e-324, 1e-308, 1e-300, 1e-45, 1e-10, 1.0, 2.0],

@@ -68,17 +68,17 @@ def test_c01_an_empty_message_is_a_message(null_tree):
 
 # C03.
 
+NO_IDS = [259, -1, 999_999_999, 2**31, 2**63, 2**64, -(2**63), 1.0, None]
+NO_KEYS = ["191222", "259", "-1", "abc", "", "1_0", "+5", " 5", "05", "\u0665", "5.0", "0x5", "9" * 5000]
+NO_BIASES = [1e9, -101, "NaN", None, True]
+TOO_MANY = {str(key): 1 for key in range(300_000)}
 BAD_IDS = {
-    "prompt": [[259], [-1], [999_999_999], [2**31], [2**63], [2**64], [-(2**63)], [1, 259], [[1], [259]], [1.0], ["1", 1], [[1], [None]]],
-    "logit_bias": [
-        {"191222": -100}, {"259": 1}, {"-1": 5}, {"abc": 1}, {"": 1}, {"1_0": 1}, {"+5": 1}, {" 5": 1}, {"05": 1}, {"\u0665": 1},
-        {"5": 1e9}, {"5": -101}, {"5": "NaN"}, {"5": None}, {"5": True}, {"9" * 5000: 1}, {"5.0": 1}, {"0x5": 1}, [], "x",
-        {str(key): 1 for key in range(300_000)},
-    ],
-    "stop_token_ids": [[259], [-1], [2**64], ["5"], [5.0], [None], "5", 5, {}, list(range(129))],
+    "prompt": [*([one] for one in NO_IDS), [1, 259], [[1], [259]], ["1", 1], [[1], [None]]],
+    "logit_bias": [*({key: 1} for key in NO_KEYS), *({"5": value} for value in NO_BIASES), [], "x", TOO_MANY],
+    "stop_token_ids": [*([one] for one in NO_IDS), ["5"], "5", 5, {}, list(range(129))],
     "allowed_token_ids": [[], [1], None],
     "bad_words_ids": [[[1]]],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -112,19 +112,21 @@ def test_c03_the_last_id_is_accepted(null_tree, bos_tree):
 
 # C10.
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+HO = {"role": "user", "content": "ho"}
+CALLS = {"tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+EMPTY_PART = {"type": "text", "text": ""}
 NOTHING = [
     [{"role": "user", "content": ""}],
     [{"role": "user", "content": None}],
     [{"role": "user"}],
     [{"role": "user", "content": []}],
-    [{"role": "user", "content": [{"type": "text", "text": ""}]}],
-    [{"role": "system", "content": None}, {"role": "user", "content": "hi"}],
-    [{"role": "user", "content": "hi"}, {"role": "assistant", "content": ""}, {"role": "user", "content": "ho"}],
-    [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c1", "content": "x"}],
-    [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "x"}]}],
-    [{"role": "user", "content": "hi"}, {"role": "assistant", "refusal": "no"}, {"role": "user", "content": None, "name": None}],
-]  # fmt: skip
+    [{"role": "user", "content": [EMPTY_PART]}],
+    [{"role": "system", "content": None}, *HI],
+    [*HI, {"role": "assistant", "content": ""}, HO],
+    [*HI, {"role": "assistant", "content": None} | CALLS, {"role": "tool", "tool_call_id": "c1", "content": "x"}],
+    [*HI, {"role": "assistant"} | CALLS, {"role": "tool", "tool_call_id": "c1", "content": [EMPTY_PART, EMPTY_PART]}],
+    [*HI, {"role": "assistant", "refusal": "no"}, {"role": "user", "content": None, "name": None}],
+]
 
 
 def chatml(messages):
@@ -260,7 +262,7 @@ def test_c15_without_max_tokens(short_tree):
     ],
 )
 def test_c18_forms_of_a_prompt(null_tree, prompt, ids, n):
-    """Choices come in the order of the prompts, each with the answer that its own prompt gets; echo gives the text back."""
+    """Choices come in the order of the prompts, each with its own prompt's answer; echo gives the text back."""
     fields = {"seed": 5, "max_tokens": 6, "logit_bias": bias(LETTERS), "skip_special_tokens": False, "echo": True}
     body = null_tree.complete(prompt, n=n, **fields)
     assert [choice["index"] for choice in body["choices"]] == list(range(n * len(ids)))

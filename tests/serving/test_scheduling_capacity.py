@@ -165,7 +165,7 @@ def test_d02_a_burst_equals_each_alone(start):
 
 
 def test_d10_the_head_is_served_before_who_comes_later(start):
-    """Strict order of arrival: a large request waits for blocks, small ones behind it wait with it, and all are served."""
+    """Strict order of arrival: a large request waits for blocks, small ones wait behind it, and all are served."""
     tree = start("--model-impl", "null", "--null-step-ms", "10", "--kv-cache-tokens", 256)
     order, lock = [], threading.Lock()
 

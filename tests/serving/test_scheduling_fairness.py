@@ -43,7 +43,7 @@ def steps(tree):
 
 
 def test_d09_decodes_get_a_token_in_every_step(tree):
-    """Counted in steps, not seconds: four decodes of 200 tokens need 200 steps, with or without a prompt of 100 chunks."""
+    """Counted in steps, not seconds: decodes of 200 tokens need 200 steps, with or without a prompt of 100 chunks."""
     begun = steps(tree)
     decodes = [Stream(tree, prompt=[number], max_tokens=200) for number in range(4)]
     until(lambda: all(len(one.arrivals) > 5 for one in decodes), 10)

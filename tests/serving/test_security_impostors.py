@@ -1,4 +1,4 @@
-"""E04: messages of the right form with values that make no sense, from peers that joined and belong to nobody's tree."""
+"""E04: messages of the right form with values that make no sense, from peers that joined and do not belong here."""
 
 import math
 
