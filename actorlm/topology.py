@@ -122,7 +122,8 @@ def _check_memory(config: Config, weights: int, per_replica: int, free_bytes: in
         raise InsufficientMemory(
             f"{config.parallel.data} replica(s) need {_gib(weights)} GiB of weights and"
             f" {_gib(per_replica - weights)} GiB of KV cache each, {_gib(needed)} GiB together;"
-            f" {_gib(free_bytes)} GiB are free. Lower --kv-cache-tokens, --max-model-len or --dp, or choose a smaller --dtype"
+            f" {_gib(free_bytes)} GiB are free."
+            " Lower --kv-cache-tokens, --max-model-len or --dp, or choose a smaller --dtype"
         )
 
 

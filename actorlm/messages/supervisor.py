@@ -53,6 +53,4 @@ class DescribeTree(Message):
     """An operator asks what is running; answered by TreeDescribed."""
 
 
-Inbox = (
-    ActorReady | PhaseChanged | Heartbeat | PeerStuck | Drained | ReadMetrics | MetricsReported | DescribeTree
-)
+Inbox = ActorReady | PhaseChanged | Heartbeat | PeerStuck | Drained | ReadMetrics | MetricsReported | DescribeTree

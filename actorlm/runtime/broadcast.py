@@ -25,7 +25,7 @@ M = TypeVar("M")
 HIGH_WATER = 64
 TOPIC_BYTES = 16
 SUBSCRIPTIONS_PER_PUBLISH = 8192
-"""ZeroMQ keeps what is not read, without a bound, once it looks at the socket at all: read faster than anybody sends."""
+"""ZeroMQ keeps what is not read, without a bound, once it looks at the socket: read faster than anybody sends."""
 
 
 def draw_topic() -> bytes:

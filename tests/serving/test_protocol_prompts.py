@@ -130,7 +130,7 @@ NOTHING = [
 
 
 def chatml(messages):
-    """The prompt as the byte vocabulary's template makes it: 4 tokens and the role a turn, and what begins an answer."""
+    """The prompt by the byte vocabulary's template: 4 tokens and the role a turn, and what begins an answer."""
 
     def text(message):
         content = message.get("content") or message.get("refusal") or ""

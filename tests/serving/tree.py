@@ -48,7 +48,7 @@ def in_parallel(jobs):
     def run(index, job):
         try:
             results[index] = job()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a result like any other
             results[index] = error
 
     threads = [threading.Thread(target=run, args=item, daemon=True) for item in enumerate(jobs)]
@@ -77,7 +77,7 @@ class Tree:
         self.tag = uuid.uuid4().hex
         self.port = free_port() if port is None else port
         self.url = f"http://127.0.0.1:{self.port}"
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the tree
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX")}
         options = {"stdout": self._log, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL} | popen
         self.started = time.monotonic()
@@ -188,7 +188,7 @@ class Tree:
         return response.json()
 
     def events(self, path, body, **options):
-        """The events of a stream. Raises StreamError for an error event, AssertionError for a stream without its end."""
+        """The events of a stream. Raises StreamError for an error event, AssertionError if it has no end."""
         with self.client.stream("POST", path, json={"model": self.model, "stream": True} | body, **options) as response:
             if response.status_code != 200:
                 response.read()
