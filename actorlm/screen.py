@@ -8,13 +8,21 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 
+class _Terminal(Console):
+    """A console that goes silent when its reader is gone, where rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Nobody reads: nothing more is said, and the tree goes on."""
+        self.quiet = True
+
+
 class Screen:
     """Lines and bars on standard error. Bars are drawn on terminals only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = clock()
-        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._console = _Terminal(file=sys.stderr, highlight=False, soft_wrap=True)
         self._progress: Progress | None = None
         self._bars: dict[str, TaskID] = {}
 

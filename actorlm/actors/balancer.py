@@ -40,7 +40,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
         self._balance = Balance()
         self._roster = Roster()
         self._replicas: dict[int, ReplicaAnnounced] = {}
-        self.spawn(membership.beat(self, lambda: False))
+        self.spawn(membership.beat(self))
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
         """The balancer's table of contents."""

@@ -54,7 +54,7 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
         self._open: dict[int, _OpenText] = {}
         self._batches: dict[str, DeltaBatch] = defaultdict(DeltaBatch)
         self._retry: asyncio.TimerHandle | None = None
-        self.spawn(membership.beat(self, lambda: bool(self._open)))
+        self.spawn(membership.beat(self))
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
         """The detokenizer's table of contents."""

@@ -62,7 +62,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._ended: list[int] = []
         self._steps = 0
         self._tokens = 0
-        self.spawn(membership.beat(self, lambda: scheduler.has_work))
+        self.spawn(membership.beat(self))
         self.spawn(self._serve())
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
@@ -126,6 +126,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         """Raises BadRequest for what no frontend sends: it would end this process, and the requests of others."""
         if message.detokenizer not in self._detokenizers:
             raise BadRequest(f"detokenizer {message.detokenizer} is none of the {len(self._detokenizers)}")
+        if message.deadline_ms is not None:
+            raise BadRequest("deadline_ms is set; this version keeps no deadlines")
         check_sampling(message.sampling, self._vocab_size)
         for ids in map(read_int32, filter(None, (message.prompt_ids, message.generated_ids))):
             check_token("prompt", min(ids), self._vocab_size)

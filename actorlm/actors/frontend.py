@@ -77,7 +77,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._draining = False
         self._scrapes: dict[int, asyncio.Future[bytes]] = {}
         self._stop_http: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self.spawn(membership.beat(self, lambda: bool(self._open)))
+        self.spawn(membership.beat(self))
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
         """The frontend's table of contents."""

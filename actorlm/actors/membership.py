@@ -1,7 +1,7 @@
 """An actor's tie to its supervisor: readiness, phases, heartbeats, metrics. All but the supervisor hold one."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
 from typing import Any
 
 from actorlm.actors.scrape import samples_of
@@ -9,7 +9,7 @@ from actorlm.messages.actor import MetricSample
 from actorlm.messages.supervisor import ActorReady, Heartbeat, MetricsReported, PhaseChanged
 from actorlm.metrics import Metrics
 from actorlm.runtime.actor import Actor
-from actorlm.runtime.errors import PeerFull
+from actorlm.runtime.errors import NotDelivered
 from actorlm.runtime.network import Link, Network
 from actorlm.wire import Message
 
@@ -49,15 +49,12 @@ class Membership:
         else:
             self._early.append(message)
 
-    async def beat(self, actor: Actor[Any], busy: Callable[[], bool]) -> None:
-        """Sends a heartbeat every second, for ever. One that finds the link full is left out: the next says more."""
+    async def beat(self, actor: Actor[Any]) -> None:
+        """Sends a heartbeat every second, for ever. One that cannot leave is left out: the next says more."""
         while True:
             await asyncio.sleep(BEAT_S)
-            if self._link.is_up:
-                try:
-                    self._link.send(Heartbeat(actor.processed, busy(), actor.mailbox.depth))
-                except PeerFull:
-                    continue
+            with contextlib.suppress(NotDelivered):
+                self._link.send(Heartbeat(actor.mailbox.depth))
 
     def report(self, token: int, actor: Actor[Any]) -> None:
         """Answers CollectMetrics with the actor's own metrics and those that every actor has."""

@@ -58,7 +58,7 @@ class WorkerActor(Actor[Control | LinkEvent]):
         self._worker: Worker | None = None
         self._stopping = threading.Event()
         self._computing: asyncio.Future[None] | None = None
-        self.spawn(membership.beat(self, lambda: self._worker is not None and self._worker.doing != "idle"))
+        self.spawn(membership.beat(self))
         self.spawn(self._report_progress())
 
     def receive(self, sender: str, message: Control | LinkEvent) -> None:

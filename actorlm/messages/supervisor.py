@@ -19,10 +19,8 @@ class PhaseChanged(Message):
 
 
 class Heartbeat(Message):
-    """Every second. `progress` only grows, and stands still only in an actor that is idle or stuck."""
+    """Every second, from an actor whose event loop turns. `mailbox_depth` counts the messages that wait for it."""
 
-    progress: int
-    busy: bool
     mailbox_depth: int
 
 

@@ -129,7 +129,7 @@ def time_to_first_token(tree):
 @pytest.mark.parametrize("seconds", [pytest.param(3, id="short"), long(60)])
 def test_a40_an_idle_tree_costs_nothing(start, seconds):
     """Less than 5 % of a core in total, before and after it has worked; and it is awake at once."""
-    tree = start(*NULL, "--dp", 2, "--executor", "broadcast", "--frontends", 2)
+    tree = start(*NULL, "--dp", 2, "--executor", "broadcast")
     for _ in range(2):
         busy = statistics.median(time_to_first_token(tree) for _ in range(5))
         tree.settled()
