@@ -35,7 +35,7 @@ Prompts = Sequence[Sequence[int]]
 
 
 def transformers_model(description: ModelDescription, llama: Llama) -> LlamaForCausalLM:
-    """The same model in transformers. It shares the memory of our weights, but for queries and keys."""
+    """The same model in transformers, with its own copy of the weights."""
     config = LlamaConfig(
         vocab_size=description.vocab_size,
         hidden_size=description.hidden_size,
@@ -58,7 +58,7 @@ def transformers_model(description: ModelDescription, llama: Llama) -> LlamaForC
     if description.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model = LlamaForCausalLM(config).eval()
-    model.load_state_dict(weights, strict=True, assign=True)
+    model.load_state_dict(weights, strict=True)
     return model
 
 

@@ -1,9 +1,7 @@
 """The tensors of the paged KV cache: for each layer `[2, block, kv_head, 16, head_dim]`, all keys, then all values.
 
-Memory is one anonymous mapping: zeros (a masked key must be a finite number), page by page as blocks are first used.
+Memory is one mapping of zeros (a masked key must be a finite number), used page by page as blocks are.
 """
-
-import mmap
 
 import torch
 
@@ -11,6 +9,7 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import InsufficientMemory
 from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.pages import map_zeros
 
 
 def kv_cache_bytes(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> int:
@@ -31,15 +30,9 @@ def check_memory(model: ModelDescription, num_blocks: int, dtype: torch.dtype, a
 def allocate(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> list[LayerCache]:
     """A cache of zeros, one part a layer. Raises InsufficientMemory if the system refuses the memory."""
     size = kv_cache_bytes(model, num_blocks, dtype)
-    try:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError) as error:
-        raise InsufficientMemory(
-            f"the system refuses {_mib(size)} for a KV cache of {num_blocks * BLOCK_SIZE} tokens ({error}); "
-            f"lower --kv-cache-tokens"
-        ) from error
+    zeros = map_zeros(size, dtype, f"a KV cache of {num_blocks * BLOCK_SIZE} tokens; lower --kv-cache-tokens")
     shape = (model.num_layers, 2, num_blocks, model.num_kv_heads, BLOCK_SIZE, model.head_dim)
-    return [LayerCache(part) for part in torch.frombuffer(memory, dtype=dtype).view(shape)]
+    return [LayerCache(part) for part in zeros.view(shape)]
 
 
 def _mib(size: int) -> str:

@@ -6,11 +6,11 @@ Legend: T tokens, E hidden size, n query heads, k key-value heads, m = n + 2 k, 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.paged_attention import AttentionPlan, paged_attention
+from actorlm.kernels.pages import Arena
 from actorlm.kernels.rope_and_store import Heads, rope_and_store
 from actorlm.layers.linear import Linear
 
@@ -32,12 +32,12 @@ class Attention:
     """`bias` is for all four matrices."""
 
     def __init__(
-        self, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool, dtype: torch.dtype
+        self, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool, arena: Arena
     ) -> None:
-        self._shape = num_heads, num_kv_heads, head_dim, dtype
+        self._shape = num_heads, num_kv_heads, head_dim, arena.dtype
         query, key = num_heads * head_dim, num_kv_heads * head_dim
-        self.qkv = Linear({"query": query, "key": key, "value": key}, hidden_size, bias=bias, dtype=dtype)
-        self.output = Linear({"output": hidden_size}, query, bias=bias, dtype=dtype)
+        self.qkv = Linear({"query": query, "key": key, "value": key}, hidden_size, bias=bias, arena=arena)
+        self.output = Linear({"output": hidden_size}, query, bias=bias, arena=arena)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(name, the tensor to fill) of query, key, value and output."""

@@ -5,17 +5,18 @@ Legend: T tokens, S sampled rows, E hidden size, V vocabulary.
 
 from collections.abc import Iterator
 
-import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
+
+from actorlm.kernels.pages import Arena
 
 
 class Embedding:
     """The vector of each token id."""
 
-    def __init__(self, name: str, vocab_size: int, size: int, *, dtype: torch.dtype) -> None:
+    def __init__(self, name: str, vocab_size: int, size: int, arena: Arena) -> None:
         self._name = name
-        self.weight_VE = torch.empty(vocab_size, size, dtype=dtype)
+        self.weight_VE = arena.empty(vocab_size, size)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(name, the tensor to fill)."""

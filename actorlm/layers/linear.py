@@ -8,16 +8,18 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from actorlm.kernels.pages import Arena
+
 
 class Linear:
     """`parts` maps the names of the stacked matrices to their numbers of rows, in order."""
 
-    def __init__(self, parts: Mapping[str, int], in_features: int, *, bias: bool, dtype: torch.dtype) -> None:
+    def __init__(self, parts: Mapping[str, int], in_features: int, *, bias: bool, arena: Arena) -> None:
         self._parts = dict(parts)
         rows = sum(parts.values())
-        self.weight_OI = torch.empty(rows, in_features, dtype=dtype)
+        self.weight_OI = arena.empty(rows, in_features)
         self._weight_IO = self.weight_OI.t()
-        self.bias_O = torch.empty(rows, dtype=dtype) if bias else None
+        self.bias_O = arena.empty(rows) if bias else None
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(name, the rows to fill) of each stacked matrix and bias, such as `query.weight`."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
+from actorlm.kernels.pages import Arena
 from actorlm.kernels.silu_mul import Gates, silu_mul
 from actorlm.layers.linear import Linear
 
@@ -12,11 +12,11 @@ from actorlm.layers.linear import Linear
 class GatedMLP:
     """Sizes in features; `bias` is for all three matrices."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, *, bias: bool, dtype: torch.dtype) -> None:
-        self._size, self._dtype = intermediate_size, dtype
+    def __init__(self, hidden_size: int, intermediate_size: int, *, bias: bool, arena: Arena) -> None:
+        self._size, self._dtype = intermediate_size, arena.dtype
         parts = {"gate": intermediate_size, "up": intermediate_size}
-        self.gate_up = Linear(parts, hidden_size, bias=bias, dtype=dtype)
-        self.down = Linear({"down": hidden_size}, intermediate_size, bias=bias, dtype=dtype)
+        self.gate_up = Linear(parts, hidden_size, bias=bias, arena=arena)
+        self.down = Linear({"down": hidden_size}, intermediate_size, bias=bias, arena=arena)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(name, the tensor to fill) of gate, up and down."""

@@ -5,16 +5,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from actorlm.kernels.pages import Arena
 from actorlm.kernels.rms_norm import rms_norm
 
 
 class RMSNorm:
     """`name` is the layer's own; `size` is its number of features."""
 
-    def __init__(self, name: str, size: int, eps: float, *, dtype: torch.dtype) -> None:
+    def __init__(self, name: str, size: int, eps: float, arena: Arena) -> None:
         self._name = name
         self._eps = torch.tensor(eps, dtype=torch.float32)
-        self.weight_E = torch.empty(size, dtype=dtype)
+        self.weight_E = arena.empty(size)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(name, the tensor to fill)."""

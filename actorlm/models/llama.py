@@ -11,6 +11,7 @@ from torch import Tensor
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.pages import Arena
 from actorlm.layers.attention import Attention, StepInputs
 from actorlm.layers.embedding import Embedding
 from actorlm.layers.mlp import GatedMLP
@@ -44,14 +45,14 @@ Format = Literal["safetensors", "gguf"]
 class Block:
     """One layer."""
 
-    def __init__(self, model: ModelDescription, dtype: torch.dtype) -> None:
+    def __init__(self, model: ModelDescription, arena: Arena) -> None:
         size, eps = model.hidden_size, model.rms_norm_eps
-        self.attention_norm = RMSNorm("attention_norm", size, eps, dtype=dtype)
+        self.attention_norm = RMSNorm("attention_norm", size, eps, arena)
         self.attention = Attention(
-            size, model.num_heads, model.num_kv_heads, model.head_dim, bias=model.attention_bias, dtype=dtype
+            size, model.num_heads, model.num_kv_heads, model.head_dim, bias=model.attention_bias, arena=arena
         )
-        self.mlp_norm = RMSNorm("mlp_norm", size, eps, dtype=dtype)
-        self.mlp = GatedMLP(size, model.intermediate_size, bias=model.mlp_bias, dtype=dtype)
+        self.mlp_norm = RMSNorm("mlp_norm", size, eps, arena)
+        self.mlp = GatedMLP(size, model.intermediate_size, bias=model.mlp_bias, arena=arena)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(name, the tensor to fill) of everything in the layer."""
@@ -60,17 +61,18 @@ class Block:
 
 
 class Llama:
-    """A model of the family; its weights are uninitialised until `parameters` are filled."""
+    """A model of the family; its weights are zeros until `parameters` are filled."""
 
     def __init__(self, model: ModelDescription, dtype: torch.dtype) -> None:
+        arena = Arena(dtype)
         self._head_dim = model.head_dim
-        self.embedding = Embedding("embedding", model.vocab_size, model.hidden_size, dtype=dtype)
+        self.embedding = Embedding("embedding", model.vocab_size, model.hidden_size, arena)
         self.rotary = Rotary(model.head_dim, model.rope_theta, model.rope_scaling)
-        self.blocks = [Block(model, dtype) for _ in range(model.num_layers)]
-        self.norm = RMSNorm("norm", model.hidden_size, model.rms_norm_eps, dtype=dtype)
+        self.blocks = [Block(model, arena) for _ in range(model.num_layers)]
+        self.norm = RMSNorm("norm", model.hidden_size, model.rms_norm_eps, arena)
         self.head = self.embedding
         if not model.tie_word_embeddings:
-            self.head = Embedding("head", model.vocab_size, model.hidden_size, dtype=dtype)
+            self.head = Embedding("head", model.vocab_size, model.hidden_size, arena)
 
     def parameters(self, form: Format) -> Iterator[Parameter]:
         """What to read from a checkpoint of this format, and where to put it."""

@@ -6,6 +6,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from actorlm.checkpoint.description import RopeScaling
+from actorlm.kernels.pages import Arena
 from actorlm.layers.embedding import Embedding
 from actorlm.layers.linear import Linear
 from actorlm.layers.mlp import GatedMLP
@@ -21,7 +22,7 @@ def filled(layer):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_stacked_matrices_are_one_product(bias):
-    layer = Linear({"a": 3, "b": 5}, 4, bias=bias, dtype=torch.float32)
+    layer = Linear({"a": 3, "b": 5}, 4, bias=bias, arena=Arena(torch.float32))
     parts = filled(layer)
     assert list(parts) == (["a.weight", "a.bias", "b.weight", "b.bias"] if bias else ["a.weight", "b.weight"])
     x, out = torch.randn(2, 4), torch.empty(2, 8)
@@ -35,7 +36,7 @@ def test_stacked_matrices_are_one_product(bias):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_gated_mlp_is_its_formula(bias):
-    mlp = GatedMLP(6, 10, bias=bias, dtype=torch.float32)
+    mlp = GatedMLP(6, 10, bias=bias, arena=Arena(torch.float32))
     w = filled(mlp)
     x, total = torch.randn(3, 6), torch.ones(3, 6)
     mlp.add_to(total, x, mlp.gates(3))
@@ -75,7 +76,7 @@ def test_the_scaled_angles_differ():
 
 
 def test_an_embedding_is_a_head_too():
-    embedding = Embedding("embedding", 5, 3, dtype=torch.float32)
+    embedding = Embedding("embedding", 5, 3, Arena(torch.float32))
     weight = filled(embedding)["embedding.weight"]
     vectors = embedding(torch.tensor([4, 0, 4]))
     assert torch.equal(vectors, weight[[4, 0, 4]])
@@ -86,6 +87,6 @@ def test_an_embedding_is_a_head_too():
 
 
 def test_logits_are_float32():
-    embedding = Embedding("embedding", 5, 3, dtype=torch.bfloat16)
+    embedding = Embedding("embedding", 5, 3, Arena(torch.bfloat16))
     filled(embedding)
     assert embedding.logits(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype is torch.float32

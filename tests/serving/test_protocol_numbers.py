@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from operator import eq
 
 import pytest
 import tiny_llama as tiny
@@ -44,6 +45,9 @@ SAMPLED = {
     "top_k": [-1, 0, 1, 2, 258, 259, 2**31 - 1],
     "min_p": [0.0, 5e-324, 1e-10, math.nextafter(1, 0), 1.0],
 }
+
+USUAL = (1.0, 1.0, 0, 0.0)
+"""The defaults. Two parameters at a time have every combination of other values."""
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +127,7 @@ def test_c04_a_large_value_that_is_ignored(null_tree):
 def test_c04_the_sampler_at_its_limits(real_tree):
     """Whatever is accepted gives tokens, and as many as were asked for; a tiny temperature is greedy."""
     greedy = real_tree.text("hello", temperature=0, max_tokens=6, ignore_eos=True)
-    combinations = list(itertools.product(*SAMPLED.values()))
+    combinations = [one for one in itertools.product(*SAMPLED.values()) if sum(map(eq, one, USUAL)) >= 2]
     for begin in range(0, len(combinations), 64):
         fields = [dict(zip(SAMPLED, values, strict=True)) for values in combinations[begin : begin + 64]]
         jobs = [lambda f=f: real_tree.complete("hello", max_tokens=6, ignore_eos=True, seed=7, **f) for f in fields]

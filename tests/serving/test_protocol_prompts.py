@@ -71,7 +71,7 @@ def test_c01_an_empty_message_is_a_message(null_tree):
 NO_IDS = [259, -1, 999_999_999, 2**31, 2**63, 2**64, -(2**63), 1.0, None]
 NO_KEYS = ["191222", "259", "-1", "abc", "", "1_0", "+5", " 5", "05", "\u0665", "5.0", "0x5", "9" * 5000]
 NO_BIASES = [1e9, -101, "NaN", None, True]
-TOO_MANY = {str(key): 1 for key in range(300_000)}
+TOO_MANY = {str(key): 1 for key in range(2000)}
 BAD_IDS = {
     "prompt": [*([one] for one in NO_IDS), [1, 259], [[1], [259]], ["1", 1], [[1], [None]]],
     "logit_bias": [*({key: 1} for key in NO_KEYS), *({"5": value} for value in NO_BIASES), [], "x", TOO_MANY],

@@ -94,13 +94,13 @@ def test_d03_after_a_preemption(small_tree, expected):
 def test_d03_after_clients_left_in_the_middle_of_their_prompts(model, start, expected):
     """Chunks of 16 tokens: a prompt takes 32 steps, in any of which its client may leave."""
     tree = start("--model", model, "--max-num-batched-tokens", 16)
-    for index, prompt in enumerate(PROMPTS):
+    for index, prompt in enumerate(PROMPTS[:8]):
         steps = tree.total("engine_steps_total")
         exchange = Exchange(tree, COMPLETIONS, body_of(tree, COMPLETIONS, prompt=prompt, stream=True, **GREEDY))
-        until(lambda at=steps + 2 * index: tree.total("engine_steps_total") > at, 10, every=0.001)
+        until(lambda at=steps + 4 * index: tree.total("engine_steps_total") > at, 10, every=0.001)
         exchange.reset()
         assert tree.text(prompt, **GREEDY) == expected[index]
-    assert [tree.text(prompt, **GREEDY) for prompt in PROMPTS] == expected[:16]
+    assert [tree.text(prompt, **GREEDY) for prompt in PROMPTS[:8]] == expected[:8]
     tree.settled()
 
 
