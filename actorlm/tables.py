@@ -22,7 +22,7 @@ def _table(*columns: str) -> Table:
 
 def print_plan(topology: Topology, config: Config, model: ModelDescription) -> None:
     """The planned processes, their sockets, and the memory of weights and KV caches."""
-    console = Console()
+    console = Console(markup=False, emoji=False)  # names and paths may have brackets and colons
     table = _table("process", "role", "replica", "rank", "device", "binds", "connects", "weights + KV, MiB")
     table.add_row("supervisor", "supervisor", "", "", "", "supervisor", "", "")
     for process in topology.processes:
@@ -53,7 +53,7 @@ def _planned_row(process: PlannedProcess) -> tuple[str, ...]:
 
 def print_trees(trees: Sequence[tuple[Path, TreeDescribed | str]]) -> int:
     """The running trees; returns the exit status, 1 if there is none."""
-    console = Console()
+    console = Console(markup=False, emoji=False)  # names and paths may have brackets and colons
     if not trees:
         console.print("no tree is running")
         return 1

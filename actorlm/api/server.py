@@ -113,8 +113,8 @@ class LimitedProtocol(HttpToolsProtocol):
             cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        """Counts what belongs to a head."""
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+        """Counts what belongs to a head, or to what surrounds the pieces of a body, and is kept by the parser."""
+        if self._head_bytes > MAX_HEAD_BYTES:
             self.send_400_response(f"the head of the request exceeds {MAX_HEAD_BYTES} bytes")
             return
         self._head_bytes += len(data)
@@ -129,6 +129,16 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._stop_awaiting()
         self._await_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; what comes after a body is left out, because nobody looks at it."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body, which has a limit of its own."""
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """A head ends."""

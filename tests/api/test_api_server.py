@@ -177,6 +177,32 @@ async def test_a_head_without_end_is_refused(address):
     assert answer.startswith(b"HTTP/1.1 400")
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("begin", [b"0\r\n", b"0\r\nx: ", b"1;x=", b"1"])
+@pytest.mark.parametrize("piece", [b"a: b\r\n", b"a"])
+async def test_what_surrounds_a_body_is_limited_like_a_head(address, begin, piece):
+    """Headers that follow a body, and extensions of its chunks: without a limit the parser would keep them all."""
+    reader, writer = await connect(address)
+    start = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    writer.write(start + b"transfer-encoding: chunked\r\n\r\n" + begin)
+    answer = asyncio.create_task(reader.read(12))
+    while not answer.done():
+        writer.write(piece * (MAX_HEAD_BYTES // 10 // len(piece)))
+        await asyncio.sleep(0.05)
+    assert await answer == b"HTTP/1.1 400"
+    writer.close()
+
+
+async def test_headers_after_a_body_are_left_out(address):
+    reader, writer = await connect(address)
+    content = json.dumps(text(max_tokens=1)).encode()
+    start = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    chunks = b"%x\r\n%b\r\n0\r\ncontent-type: text/plain\r\nx: y\r\n\r\n" % (len(content), content)
+    writer.write(start + b"transfer-encoding: chunked\r\n\r\n" + chunks)
+    assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
 async def test_a_large_body_is_no_large_head(address):
     reader, writer = await connect(address)
     long = text(prompt="x" * 10 * MAX_HEAD_BYTES)

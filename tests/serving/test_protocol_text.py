@@ -1,6 +1,10 @@
 """C07: what is no text is refused, and what is odd text is text, wherever it stands in a request."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from exchange import PATHS
@@ -145,3 +149,18 @@ def test_c07_the_log_stays_printable():
                 sent(tree, CHAT, body_with(place, text))
         raw_http(tree, b"GET /x HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-request-id: a\x1b[31mb\r\n\r\n")
         assert [line for line in tree.log.split("\n") if not line.replace("\t", "").isprintable()] == []
+
+
+def test_c07_a_served_name_of_any_text(start):
+    """Markup, quotes and backslashes in a name are characters, in JSON, in metrics and in tables."""
+    name = 'a[/b] [red]"\\é :smile: {x}'
+    tree = start("--model-impl", "null", "--served-model-name", name)
+    assert tree.model == name
+    assert tree.complete("x", max_tokens=1)["model"] == name
+    assert tree.client.get(f"/v1/models/{quote(name, safe='')}").json()["id"] == name
+    assert error_of(tree.client.get("/v1/models/other"), 404)["param"] == "model"
+    assert tree.total("requests_accepted_total") == 1
+    for command in (["ps"], ["plan", "--model-impl", "null", "--served-model-name", name]):
+        program = str(Path(sys.executable).with_name("actorlm"))
+        ended = subprocess.run([program, *command], capture_output=True, text=True, timeout=60, check=True)
+        assert name in ended.stdout

@@ -107,6 +107,10 @@ def identities(sockets):
     return [None, b"frontend-0", b"frontend-0/1", b"engine-0/1", b"worker-0-0/1", b"supervisor", b"\0", b"\xff" * 255]
 
 
+def hello(host):
+    return msgspec.msgpack.encode(["Hello", 1, "x", {}, "y", "z", 1, host, 1])
+
+
 def nested(depth):
     return b"\x91" * depth + b"\xc0"
 
@@ -128,7 +132,7 @@ MESSAGES = {
     "extension types": [[HEADER, kind + b"\xff\xff\xff\xff\x01"] for kind in (b"\xc7", b"\xc8", b"\xc9", b"\xd4")],
     "declared lengths": [[HEADER, kind + b"\xff\xff\xff\xff"] for kind in (b"\xdb", b"\xdd", b"\xdf", b"\xc6")],
     "deep nesting": [[header, nested(100_000)] for header in (HEADER, HELLO)],
-    "hello of another": [[HELLO, msgspec.msgpack.encode(["Hello", 1, "x", {}, "y", "z", 1, "h", 1])]],
+    "hello of another": [[HELLO, hello(host)] for host in ("h", "h\n\x1b[31mready\x07")],
     "many frames": [[b"x"] * 10_000],
     "many messages": [[b"x"]] * 10_000,
     "15 MiB": [[b"x" * (15 * 2**20)], [HEADER, b"\x90" * (15 * 2**20)]],
