@@ -1,6 +1,7 @@
 """The command line: `up`, `plan`, `ps`, `pull`. Imports of what a command needs wait until it runs."""
 # ruff: noqa: PLC0415 - see above
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -171,6 +172,7 @@ def _finish(command: Callable[[], int]) -> None:
     except KeyboardInterrupt:
         click.echo("actorlm: interrupted", err=True)
         status = 130
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # their readers may be gone
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)  # nothing is left to do, and threads of libraries must not delay the end

@@ -4,6 +4,7 @@ Arranges to die with its supervisor before anything slow is imported, then build
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -52,5 +53,6 @@ def _last_words(error: Exception) -> bytes:
 
 if __name__ == "__main__":
     status = main()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # its reader may be gone
+        sys.stderr.flush()
     os._exit(status)  # threads of libraries must not hold a process that has nothing left to do

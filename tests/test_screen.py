@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 SCRIPT = """
+import os
 import sys
 import structlog
 from actorlm.log import configure_logging
@@ -19,6 +20,7 @@ for _ in range(3):
     screen.phase("engine-0", "import", 1.0)
     log.warning("nor this")
 screen.ready("on port 8000")
+os._exit(0)  # as every process of a tree ends
 """
 
 
