@@ -17,10 +17,10 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args()
 
-    from actorlm.runtime.child import die_with_parent, read_specification, take_report_pipe
+    from actorlm.runtime.child import SUPERVISORS_SIGNALS, die_with_parent, read_specification, take_report_pipe
 
     die_with_parent(options.parent)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SUPERVISORS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # sent to all of a service at times; the supervisor answers them
     report = take_report_pipe()
     specification = read_specification()

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 PR_SET_PDEATHSIG = 1
+SUPERVISORS_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Signals that ask a tree to end. Sent to all of its processes they mean the supervisor, which tells the others."""
 
 
 class LastWords(msgspec.Struct, frozen=True):
@@ -45,14 +47,19 @@ class ChildProcess:
         sockets: Sequence[socket.socket],
     ) -> "ChildProcess":
         """Starts `python -m ...arguments` in a session of its own and writes its one-line specification."""
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", *arguments, "--parent", str(os.getpid())],  # imports nothing from where we are
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-            pass_fds=[sock.fileno() for sock in sockets],
-        )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)  # inherited: no moment without
+        try:
+            process = subprocess.Popen(
+                # -P: nothing is imported from where we are
+                [sys.executable, "-P", "-m", *arguments, "--parent", str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+                pass_fds=[sock.fileno() for sock in sockets],
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         child = cls(process, os.pidfd_open(process.pid))
         with contextlib.suppress(BrokenPipeError):  # if it has died already, its exit tells
             os.write(child._control, specification + b"\n")

@@ -76,12 +76,19 @@ async def test_how_a_child_ended_is_told(spawn, what, how):
     assert await _end_of(spawn(what)) == how
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 async def test_a01_the_signal_that_ended_a_child_is_named(spawn, number):
     child = spawn("wait")
     await asyncio.sleep(0.5)
     child.signal(number)
     assert await _end_of(child) == f"killed by {number.name}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+async def test_a11_a_child_never_dies_of_its_supervisors_signals(spawn, number):
+    child = spawn("exit")
+    child.signal(number)
+    assert await _end_of(child) == "exited with status 3"
 
 
 async def test_a_signal_to_a_child_that_has_ended_does_no_harm(spawn):
