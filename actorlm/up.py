@@ -23,7 +23,7 @@ from actorlm.errors import ConfigError, ModelError
 from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
-from actorlm.runtime.child import ChildProcess
+from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.supervision import Child, RestartPolicy, Supervision
@@ -35,7 +35,6 @@ BACKLOG = 2048
 SPIN_COUNT = "20000"
 """How long OpenMP's threads wait busily between two operations. One stream of SmolLM2 in float32 on two cores with
 AVX-512 made 29.4 tokens/s with it, 30.2 with libgomp's own 300,000, 21.0 without; long spinning starves others."""
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 Progress = Callable[[str, int, int], None]
 
@@ -46,7 +45,7 @@ def leave_on_signals() -> None:
     def leave(number: int, _frame: object) -> NoReturn:
         raise SystemExit(INTERRUPTED_STATUS if number == signal.SIGINT else 0)
 
-    for number in STOP_SIGNALS:
+    for number in SUPERVISORS_SIGNALS:
         signal.signal(number, leave)
 
 
@@ -108,10 +107,10 @@ def run_tree(config: Config) -> int:
     listener = listen(config)
     try:
         model = find_model(config, screen.bar)
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until the directory is sure to go
+        signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)  # until the directory is sure to go
         instance = Instance.create()
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
             topology = plan_tree(config, model, str(instance.directory))
             _warn_of_short_cache(topology, model, screen)
             return _supervise(config, model, topology, listener, screen)
@@ -159,7 +158,7 @@ def _supervise(
     import uvloop  # noqa: PLC0415 - `plan` and `--help` do without
 
     supervisor: Supervisor = uvloop.run(_run(config, model, topology, listener, screen))
-    for number in STOP_SIGNALS:
+    for number in SUPERVISORS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # there is nothing left that it could stop
     if supervisor.cause:
         screen.line(f"actorlm: {supervisor.cause.splitlines()[0]}")

@@ -27,6 +27,7 @@ from actorlm.runtime.errors import NotConnected, PeerFull
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Link
+from actorlm.text.detokenize import CONTEXT_LENGTH
 from actorlm.topology import Role
 from actorlm.wire import Message, int32, int64, read_int32, read_int64
 
@@ -38,9 +39,6 @@ FINISH_REASONS: dict[Finish, FinishReason] = {
 
 MAX_OPEN = 32_768
 """Choices that one frontend holds; one more is refused with 429."""
-
-CONTEXT_IDS = 16
-"""Ids of the prompt's end that the detokenizer gets, so that the first new token joins them correctly."""
 
 METRICS_TIMEOUT_S = 2.0
 
@@ -174,7 +172,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         message = Open(
             request=choice.id,
             attempt=choice.attempt,
-            context_ids=int32(submission.prompt_ids[-CONTEXT_IDS:]),
+            context_ids=int32(submission.prompt_ids[-CONTEXT_LENGTH:]),
             generated_ids=b"",
             delivered_characters=0,
             stop=submission.stop,
