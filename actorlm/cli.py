@@ -118,10 +118,10 @@ def plan(model_argument: str | None, **flags: Any) -> None:
     def show() -> int:
         config = _config(model_argument, flags)
         from actorlm.tables import print_plan
-        from actorlm.up import describe_present, plan_tree
+        from actorlm.up import describe_present, kernels, plan_tree
 
         model = describe_present(config)
-        print_plan(plan_tree(config, model, "RUN"), config, model)
+        print_plan(plan_tree(config, model, "RUN"), config, model, kernels(config))
         return 0
 
     _finish(show)

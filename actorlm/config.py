@@ -42,6 +42,10 @@ class ModelConfig(_Section, frozen=True):
         Literal["auto", "float32", "bfloat16", "float16"],
         option("type of weights and activations; auto is float32 on a CPU"),
     ] = "auto"
+    cpu_kernels: Annotated[
+        Literal["auto", "native", "torch"],
+        option("native: compiled when the package was installed; torch: plain torch, slower; auto: native if there"),
+    ] = "auto"
     model_impl: Annotated[
         Literal["auto", "null"],
         option("auto runs the model; null hashes token ids instead, without torch or weights"),

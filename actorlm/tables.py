@@ -20,7 +20,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def print_plan(topology: Topology, config: Config, model: ModelDescription) -> None:
+def print_plan(topology: Topology, config: Config, model: ModelDescription, kernels: str) -> None:
     """The planned processes, their sockets, and the memory of weights and KV caches."""
     console = Console(markup=False, emoji=False)  # names and paths may have brackets and colons
     table = _table("process", "role", "replica", "rank", "device", "binds", "connects", "weights + KV, MiB")
@@ -34,6 +34,7 @@ def print_plan(topology: Topology, config: Config, model: ModelDescription) -> N
     console.print(f"http     {config.http.host}:{config.http.port}, shared by {config.http.frontends} frontend(s)")
     console.print(f"sockets  {topology.address('NAME')}, in a private directory made at the start")
     console.print(f"KV cache {topology.kv_cache_tokens:,} tokens a replica; executor {topology.executor}")
+    console.print(f"kernels  {kernels}")
     console.print(f"memory   {topology.memory_bytes >> 20:,} MiB of weights and KV caches")
 
 

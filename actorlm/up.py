@@ -21,6 +21,7 @@ from actorlm.checkpoint.resolve import ResolvedModel, resolve
 from actorlm.config import Config
 from actorlm.errors import ConfigError, ModelError
 from actorlm.instance import Instance
+from actorlm.kernels.native import describe_choice
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess
@@ -107,6 +108,7 @@ def run_tree(config: Config) -> int:
     listener = listen(config)
     try:
         model = find_model(config, screen.bar)
+        screen.line(f"{'kernels':>14}  {kernels(config)}")
         signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)  # until the directory is sure to go
         instance = Instance.create()
         try:
@@ -119,6 +121,11 @@ def run_tree(config: Config) -> int:
     finally:
         screen.close()
         listener.close()
+
+
+def kernels(config: Config) -> str:
+    """What computes the model. Raises ConfigError if it is not there."""
+    return "none, the null model does without" if _is_null(config) else describe_choice(config.model.cpu_kernels)
 
 
 def _warn_of_short_cache(topology: Topology, model: ModelDescription, screen: Screen) -> None:

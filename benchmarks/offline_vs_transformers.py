@@ -21,6 +21,7 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.checkpoint.resolve import resolve
 from actorlm.config import BLOCK_SIZE
 from actorlm.execution.runner import Runner
+from actorlm.kernels.linear import PackedRows
 from actorlm.messages.worker import AddRequest, RunStep
 from actorlm.models.llama import Llama
 from actorlm.models.weights import Parameter
@@ -64,7 +65,8 @@ def transformers_model(description: ModelDescription, llama: Llama) -> LlamaForC
 
 def _as_in_checkpoint(parameter: Parameter) -> torch.Tensor:
     """Undoes the order that `Parameter` describes."""
-    rows, heads = parameter.destination, parameter.halved_heads
+    destination, heads = parameter.destination, parameter.halved_heads
+    rows = destination.read() if isinstance(destination, PackedRows) else destination
     return rows if heads is None else rows.view(-1, heads // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
@@ -150,12 +152,14 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kernels", choices=("auto", "native", "torch"), default="auto")
     parser.add_argument("--budget", type=int, default=2048, help="tokens of one prefill step")
     options = parser.parse_args()
     description = describe(resolve(options.model, null=False, progress=lambda *_: None))
     runner = Runner(
         description,
         dtype="float32",
+        kernels=options.kernels,
         num_blocks=32 * 192 // BLOCK_SIZE,
         max_num_seqs=32,
         max_model_len=MAX_MODEL_LEN,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import actorlm
+from actorlm.kernels.build import LEVELS, library_path
 
 PACKAGE = Path(actorlm.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -90,10 +91,12 @@ subprocess.run(x, shell=True)
     assert not list(suspects(ast.parse(good)))
 
 
-def test_the_package_is_python_alone():
-    """Nothing that a loader would run lies beside it."""
-    endings = {path.suffix for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert endings <= {".py", ".cpp", ".typed"}, endings
+def test_the_package_is_python_and_the_kernels():
+    """Nothing else that a loader would run lies beside it, and no library of other sources."""
+    files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    compiled = {library_path(level) for level in LEVELS}
+    endings = {path.suffix for path in files if path not in compiled}
+    assert endings <= {".py", ".cpp", ".h", ".typed"}, endings
 
 
 def imported(statement):

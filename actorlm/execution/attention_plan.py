@@ -1,10 +1,11 @@
-"""Cuts a step into the pieces that `kernels.paged_attention` computes: work in proportion to tokens, few pieces.
+"""Cuts a step into what `kernels.paged_attention` computes: work in proportion to tokens.
 
-Rows are cut into tiles of at most 128 queries, each with the keys up to its last query. Tiles whose numbers of queries
-and of key blocks have the same powers of two above them form a bucket, padded to the longest tile in it: never to
-twice what is needed. There are at most 8 bucket sizes of queries, and as many of keys as the longest sequence has
-doublings. A bucket whose gathered keys and values would fill more than `MAX_PIECE_BYTES` is cut into pieces, which
-bounds memory and keeps what one piece gathers in the cache until it is used.
+For the native kernel that is tiles of few queries, each a job for a thread. For torch it is few pieces: rows are cut
+into tiles of at most 128 queries, each with the keys up to its last query. Tiles whose numbers of queries and of key
+blocks have the same powers of two above them form a bucket, padded to the longest tile in it: never to twice what is
+needed. There are at most 8 bucket sizes of queries, and as many of keys as the longest sequence has doublings. A bucket
+whose gathered keys and values would fill more than `MAX_PIECE_BYTES` is cut into pieces, which bounds memory and keeps
+what one piece gathers in the cache until it is used.
 """
 
 from collections.abc import Iterator
@@ -16,9 +17,12 @@ from numpy.typing import NDArray
 
 from actorlm.config import BLOCK_SIZE
 from actorlm.execution.ragged import Indices, ranges
-from actorlm.kernels.paged_attention import AttentionPlan, Piece
+from actorlm.kernels.native import Native
+from actorlm.kernels.paged_attention import AttentionPlan, Piece, TilePlan
 
 TILE_QUERIES = 128
+NATIVE_TILE_HEADS = 48
+"""Queries times heads of a native tile: many use each key that is read, and their scores stay cached."""
 MAX_PIECE_BYTES = 4 << 20
 
 
@@ -58,7 +62,7 @@ class _Tiles:
 
 def plan_attention(starts: Indices, counts: Indices, tables: NDArray[np.int32], shape: CacheShape) -> AttentionPlan:
     """The plan for rows that compute [starts, starts + counts) [R], with block tables [R, width]."""
-    parts = list(_parts(_cut(starts, counts), shape))
+    parts = list(_parts(_cut(starts, counts, TILE_QUERIES), shape))
     runs = [_runs(part, tables, shape) for part in parts]
     buffer_RX = torch.empty(max(map(len, runs)), BLOCK_SIZE * shape.head_dim, dtype=shape.dtype)
     pieces, orders, begin = [], [], 0
@@ -70,15 +74,24 @@ def plan_attention(starts: Indices, counts: Indices, tables: NDArray[np.int32], 
     return _plan(np.concatenate(orders), int(counts.sum()), tuple(pieces))
 
 
-def _cut(starts: Indices, counts: Indices) -> _Tiles:
-    rows, index = ranges(np.zeros_like(counts), -(-counts // TILE_QUERIES))
-    offsets = index * TILE_QUERIES
+def plan_tiles(
+    starts: Indices, counts: Indices, tables: NDArray[np.int32], heads_per_kv_head: int, native: Native
+) -> TilePlan:
+    """The plan of the same rows for the native kernel."""
+    tiles = _cut(starts, counts, max(NATIVE_TILE_HEADS // heads_per_kv_head, 1))
+    columns = np.stack((tiles.rows, tiles.tokens, tiles.positions, tiles.queries)).astype(np.int32)
+    return TilePlan(native, torch.from_numpy(tables), torch.from_numpy(columns))
+
+
+def _cut(starts: Indices, counts: Indices, tile_queries: int) -> _Tiles:
+    rows, index = ranges(np.zeros_like(counts), -(-counts // tile_queries))
+    offsets = index * tile_queries
     firsts = np.cumsum(counts) - counts
     return _Tiles(
         rows=rows,
         tokens=firsts[rows] + offsets,
         positions=starts[rows] + offsets,
-        queries=np.minimum(counts[rows] - offsets, TILE_QUERIES),
+        queries=np.minimum(counts[rows] - offsets, tile_queries),
     )
 
 

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import ConfigError
-from actorlm.execution.attention_plan import CacheShape, plan_attention
+from actorlm.execution.attention_plan import CacheShape, plan_attention, plan_tiles
 from actorlm.execution.batch import Batch, Slots
 from actorlm.execution.kv_cache import allocate, check_memory
 from actorlm.execution.sampler import Sampler
 from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.native import Native, choose_level
+from actorlm.kernels.paged_attention import AttentionPlan, TilePlan
 from actorlm.layers.attention import StepInputs
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import AddRequest, RunStep
@@ -41,8 +43,8 @@ class Runner:
     """Runs a model on this process's CPU. `load` comes first.
 
     `num_blocks` blocks of 16 tokens make the KV cache; at most `max_num_seqs` slots are in use, `max_model_len` tokens
-    long, and a step has at most `max_num_batched_tokens` tokens. `threads` are torch's in this process; None leaves
-    them as they are.
+    long, and a step has at most `max_num_batched_tokens` tokens. `kernels` is native, torch, or auto for native where
+    there are some. `threads` are those of either in this process; None stands for torch's own number.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Runner:
         model: ModelDescription,
         *,
         dtype: str,
+        kernels: str,
         num_blocks: int,
         max_num_seqs: int,
         max_model_len: int,
@@ -60,6 +63,8 @@ class Runner:
             raise ConfigError(f"dtype is {dtype}; it must be one of {', '.join(DTYPES)}", param="dtype")
         self.description = model
         self._dtype = DTYPES[dtype]
+        self._level = choose_level(kernels)
+        self._native: Native | None = None
         self._num_blocks = num_blocks
         self._threads = threads
         self._slots = Slots(
@@ -83,7 +88,9 @@ class Runner:
         build = model_class(self.description.architecture)
         check_memory(self.description, self._num_blocks, self._dtype, psutil.virtual_memory().available)
         self._caches = allocate(self.description, self._num_blocks, self._dtype)
-        self.model = build(self.description, self._dtype)
+        if self._level is not None:
+            self._native = Native(self._level, self._threads or torch.get_num_threads())
+        self.model = build(self.description, self._dtype, self._native)
         load_weights(self.description, self.model.parameters(self.description.format), progress)
 
     def warm_up(self) -> None:
@@ -117,14 +124,21 @@ class Runner:
         return tokens
 
     def _inputs(self, batch: Batch) -> StepInputs:
-        shape, tables = self._cache_shape, self._slots.tables.values[batch.slots]
+        shape = self._cache_shape
         return StepInputs(
             token_ids_T=torch.from_numpy(batch.token_ids),
             positions_T=torch.from_numpy(batch.positions),
             places_T2k=torch.from_numpy(_places(batch, shape)),
-            plan=plan_attention(batch.starts, batch.counts, tables, shape),
+            plan=self._plan(batch),
             sampled_S=torch.from_numpy(batch.sampled_tokens),
         )
+
+    def _plan(self, batch: Batch) -> AttentionPlan | TilePlan:
+        tables = self._slots.tables.values[batch.slots]
+        if self._native is None:
+            return plan_attention(batch.starts, batch.counts, tables, self._cache_shape)
+        group = self.description.num_heads // self.description.num_kv_heads
+        return plan_tiles(batch.starts, batch.counts, tables, group, self._native)
 
 
 def _places(batch: Batch, shape: CacheShape) -> NDArray[np.int64]:

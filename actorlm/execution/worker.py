@@ -76,6 +76,7 @@ def build_worker(config: Config, model: ModelDescription, *, num_blocks: int, th
         TorchRunner(
             model,
             dtype=config.model.dtype,
+            kernels=config.model.cpu_kernels,
             num_blocks=num_blocks,
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=model.max_model_len,

@@ -1,9 +1,9 @@
 """Causal attention of a step's tokens to the paged cache, for all rows at once.
 
-The plan cuts the step into pieces of equal padded shape, so that a piece is one gather and one
-`scaled_dot_product_attention`. In a piece of one query a tile (decoding), the query heads that share a key-value head
-stand in for queries, so that each key is read once for all of them: 1.5 to 2 times faster than `enable_gqa`
-(2 cores, 3 x 3 heads of 64, 1 to 32 rows, 144 to 1,024 keys).
+The native kernel reads the cache where it lies. For torch the plan cuts the step into pieces of equal padded shape, so
+that a piece is one gather and one `scaled_dot_product_attention`. In a piece of one query a tile (decoding), the query
+heads that share a key-value head stand in for queries, so that each key is read once for all of them: 1.5 to 2 times
+faster than `enable_gqa` (2 cores, 3 x 3 heads of 64, 1 to 32 rows, 144 to 1,024 keys).
 
 Legend: T tokens of the step, P queries with padding, n query heads, k key-value heads, g = n / k, H head size; in a
 piece: B tiles, Q queries and K keys a tile, N blocks a tile, R = 2 B k N runs of 16 vectors.
@@ -16,6 +16,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
 from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.linear import TYPES
+from actorlm.kernels.native import Native
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,24 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """Who attends to what, in one step; the same for all layers."""
+    """Who attends to what, in one step, for torch; the same for all layers."""
 
     order_P: Tensor | None
     """Which token is the query at each place, tile by tile, padded; None if that is 0, 1, ..., T - 1."""
     source_T: Tensor | None
     """At which place each token's query is; None if that is 0, 1, ..., T - 1."""
     pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """The same for the native kernel."""
+
+    native: Native
+    tables_RX: Tensor
+    """int32: the blocks of each row's sequence."""
+    tiles_4B: Tensor
+    """int32: the row of each tile, its first token, the position of that in its sequence, the number of tokens."""
 
 
 def reference(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan) -> Tensor:
@@ -70,10 +83,21 @@ def _attend(q_PnH: Tensor, cache: LayerCache, piece: Piece) -> Tensor:
     return out_BnQH.transpose(1, 2).reshape(size, -1)
 
 
-def paged_attention(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan) -> Tensor:
+def paged_attention(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan | TilePlan) -> Tensor:
     """Gives [T, n H]: softmax(q k^T / sqrt(H)) v over the keys and values that the plan gives each token.
 
-    Launches the implementation for the tensors' device: plain torch on all of them.
+    Launches the implementation that the plan is for.
     """
     assert q_TnH.shape[1] % cache.num_kv_heads == 0, "each key-value head serves equally many query heads"
-    return reference(q_TnH, cache, plan)
+    if isinstance(plan, AttentionPlan):
+        return reference(q_TnH, cache, plan)
+    tokens, num_heads, head_dim = q_TnH.shape
+    assert q_TnH.dtype is torch.float32, "queries are float32"
+    assert q_TnH.stride()[1:] == (head_dim, 1), "heads of a token follow each other"
+    out_TX = torch.empty(tokens, num_heads * head_dim)
+    plan.native.library.paged_attention(
+        plan.native.pool, TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H.data_ptr(), q_TnH.data_ptr(),
+        out_TX.data_ptr(), plan.tables_RX.data_ptr(), plan.tiles_4B.data_ptr(), plan.tiles_4B.shape[1],
+        plan.tables_RX.shape[1], q_TnH.stride(0), num_heads, cache.num_kv_heads, head_dim, cache.all_2bk16H.shape[1],
+    )  # fmt: skip
+    return out_TX

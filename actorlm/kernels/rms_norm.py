@@ -6,25 +6,33 @@ Legend: T rows, E features.
 import torch
 from torch import Tensor
 
+from actorlm.kernels.native import Native
 
-def reference(x_TE: Tensor, weight_E: Tensor, eps: Tensor) -> Tensor:
+
+def reference(x_TE: Tensor, weight_E: Tensor, eps: float) -> Tensor:
     """See `rms_norm`. Five operations, where `torch.nn.functional.rms_norm` does ten on a CPU."""
     if x_TE.dtype is torch.float32:
         return _normalised(x_TE, eps).mul_(weight_E)
     return _normalised(x_TE.float(), eps).to(x_TE.dtype).mul_(weight_E)
 
 
-def _normalised(x_TE: Tensor, eps: Tensor) -> Tensor:
+def _normalised(x_TE: Tensor, eps: float) -> Tensor:
     length_T1 = torch.linalg.vector_norm(x_TE, dim=-1, keepdim=True)
-    mean_square_T1 = torch.addcmul(eps, length_T1, length_T1, value=1.0 / x_TE.shape[-1])
+    mean_square_T1 = torch.addcmul(x_TE.new_tensor(eps), length_T1, length_T1, value=1.0 / x_TE.shape[-1])
     return x_TE * mean_square_T1.rsqrt_()
 
 
-def rms_norm(x_TE: Tensor, weight_E: Tensor, eps: Tensor) -> Tensor:
+def rms_norm(x_TE: Tensor, weight_E: Tensor, eps: float, native: Native | None = None) -> Tensor:
     """`x / sqrt(mean(x**2) + eps) * weight`; computed in float32, and rounded before the weight is applied.
 
-    `eps` is a float32 scalar. Launches the implementation for the tensors' device: plain torch on all of them.
+    Launches the native kernel, for which all is float32, or plain torch.
     """
     assert x_TE.shape[-1:] == weight_E.shape, "one weight for each feature"
     assert x_TE.dtype is weight_E.dtype, "a model has one dtype"
-    return reference(x_TE, weight_E, eps)
+    if native is None:
+        return reference(x_TE, weight_E, eps)
+    assert x_TE.dtype is torch.float32, "rows are float32"
+    assert x_TE.is_contiguous(), "rows follow each other"
+    out_TE = torch.empty_like(x_TE)
+    native.library.rms_norm(native.pool, x_TE.data_ptr(), weight_E.data_ptr(), eps, out_TE.data_ptr(), *x_TE.shape)
+    return out_TE

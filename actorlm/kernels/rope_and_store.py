@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.linear import TYPES
+from actorlm.kernels.native import Native
 
 
 class Heads:
@@ -18,7 +20,16 @@ class Heads:
     A view costs as much as a small operation: making them once saves about a tenth of a step of one token.
     """
 
-    def __init__(self, num_tokens: int, num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        num_tokens: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        native: Native | None = None,
+    ) -> None:
+        self.native = native
         all_TmH = torch.empty(num_tokens, num_heads + 2 * num_kv_heads, head_dim, dtype=dtype)
         self.flat_TX = all_TmH.view(num_tokens, -1)
         self.q_TnH = all_TmH[:, :num_heads]
@@ -41,8 +52,19 @@ def rope_and_store(heads: Heads, rotation_T1h: Tensor, cache: LayerCache, places
     """Rotates queries and keys in place, and stores keys and values.
 
     `rotation_T1h` holds complex64 numbers of absolute value 1. `places_T2k` says which vector of the cache each token's
-    key heads go to, then its value heads. Launches the implementation for the tensors' device: plain torch on all of
-    them.
+    key heads go to, then its value heads. Launches the implementation that the buffer was made for.
     """
     assert places_T2k.shape == heads.kv_T2kH.shape[:2], "a place for each key head and each value head"
-    reference(heads, rotation_T1h, cache, places_T2k)
+    native = heads.native
+    if native is None:
+        reference(heads, rotation_T1h, cache, places_T2k)
+        return
+    (tokens, num_heads, head_dim), num_kv_heads = heads.q_TnH.shape, cache.num_kv_heads
+    assert heads.flat_TX.dtype is torch.float32, "heads are float32"
+    assert rotation_T1h.shape == (tokens, 1, head_dim // 2), "an angle for each pair of numbers"
+    assert rotation_T1h.is_contiguous(), "rotations follow each other"
+    assert places_T2k.is_contiguous(), "places follow each other"
+    native.library.rope_and_store(
+        native.pool, TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H.data_ptr(), heads.flat_TX.data_ptr(),
+        rotation_T1h.data_ptr(), places_T2k.data_ptr(), tokens, num_heads, num_kv_heads, head_dim,
+    )  # fmt: skip

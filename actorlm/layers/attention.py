@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from actorlm.kernels.layer_cache import LayerCache
-from actorlm.kernels.paged_attention import AttentionPlan, paged_attention
+from actorlm.kernels.linear import PackedRows
+from actorlm.kernels.paged_attention import AttentionPlan, TilePlan, paged_attention
 from actorlm.kernels.pages import Arena
 from actorlm.kernels.rope_and_store import Heads, rope_and_store
 from actorlm.layers.linear import Linear
@@ -23,7 +24,7 @@ class StepInputs:
     positions_T: Tensor
     places_T2k: Tensor
     """Where each token's keys and values go, one place a head; see `kernels.rope_and_store`."""
-    plan: AttentionPlan
+    plan: AttentionPlan | TilePlan
     sampled_S: Tensor
     """Which of the T tokens need logits."""
 
@@ -34,12 +35,12 @@ class Attention:
     def __init__(
         self, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool, arena: Arena
     ) -> None:
-        self._shape = num_heads, num_kv_heads, head_dim, arena.dtype
+        self._shape = num_heads, num_kv_heads, head_dim, arena.dtype, arena.native
         query, key = num_heads * head_dim, num_kv_heads * head_dim
         self.qkv = Linear({"query": query, "key": key, "value": key}, hidden_size, bias=bias, arena=arena)
         self.output = Linear({"output": hidden_size}, query, bias=bias, arena=arena)
 
-    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+    def parameters(self) -> Iterator[tuple[str, Tensor | PackedRows]]:
         """(name, the tensor to fill) of query, key, value and output."""
         yield from self.qkv.parameters()
         yield from self.output.parameters()

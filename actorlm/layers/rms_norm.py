@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from actorlm.kernels.pages import Arena
@@ -14,8 +13,9 @@ class RMSNorm:
 
     def __init__(self, name: str, size: int, eps: float, arena: Arena) -> None:
         self._name = name
-        self._eps = torch.tensor(eps, dtype=torch.float32)
-        self.weight_E = arena.empty(size)
+        self._eps = eps
+        self._native = arena.native
+        self.weight_E = arena.vector(size)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(name, the tensor to fill)."""
@@ -23,4 +23,4 @@ class RMSNorm:
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """The result [T, E]."""
-        return rms_norm(x_TE, self.weight_E, self._eps)
+        return rms_norm(x_TE, self.weight_E, self._eps, self._native)

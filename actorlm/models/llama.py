@@ -11,6 +11,8 @@ from torch import Tensor
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.linear import PackedRows
+from actorlm.kernels.native import Native
 from actorlm.kernels.pages import Arena
 from actorlm.layers.attention import Attention, StepInputs
 from actorlm.layers.embedding import Embedding
@@ -54,7 +56,7 @@ class Block:
         self.mlp_norm = RMSNorm("mlp_norm", size, eps, arena)
         self.mlp = GatedMLP(size, model.intermediate_size, bias=model.mlp_bias, arena=arena)
 
-    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+    def parameters(self) -> Iterator[tuple[str, Tensor | PackedRows]]:
         """(name, the tensor to fill) of everything in the layer."""
         for part in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
             yield from part.parameters()
@@ -63,8 +65,8 @@ class Block:
 class Llama:
     """A model of the family; its weights are zeros until `parameters` are filled."""
 
-    def __init__(self, model: ModelDescription, dtype: torch.dtype) -> None:
-        arena = Arena(dtype)
+    def __init__(self, model: ModelDescription, dtype: torch.dtype, native: Native | None = None) -> None:
+        arena = Arena(dtype, native)
         self._head_dim = model.head_dim
         self.embedding = Embedding("embedding", model.vocab_size, model.hidden_size, arena)
         self.rotary = Rotary(model.head_dim, model.rope_theta, model.rope_scaling)
@@ -88,7 +90,7 @@ class Llama:
                 yield self._parameter(form, LAYER[form].format(index), IN_LAYER, name, destination)
 
     def _parameter(
-        self, form: Format, prefix: str, names: dict[str, dict[str, str]], name: str, destination: Tensor
+        self, form: Format, prefix: str, names: dict[str, dict[str, str]], name: str, destination: Tensor | PackedRows
     ) -> Parameter:
         own, kind = name.split(".")
         halved = self._head_dim if own in IN_HALVES[form] else None

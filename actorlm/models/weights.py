@@ -4,6 +4,7 @@ A source is safetensors (one file, or several with an index) or GGUF, which is d
 missing tensor, another shape, a damaged file, is a ModelError that names the file or tensor.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.checkpoint.gguf import GgufFile
 from actorlm.checkpoint.safetensors import check_weights
 from actorlm.errors import ModelError
+from actorlm.kernels.linear import PackedRows
 
 MAX_SLICE_BYTES = 32 << 20
 
@@ -31,7 +33,7 @@ class Parameter:
     """
 
     name: str
-    destination: Tensor
+    destination: Tensor | PackedRows
     halved_heads: int | None = None
 
 
@@ -98,10 +100,16 @@ def fill(source: Source, parameters: list[Parameter], progress: Callable[[int, i
     done = 0
     for parameter in parameters:
         for rows in _row_slices(parameter):
-            destination = parameter.destination[rows]
-            destination.copy_(_ordered(source.read(parameter.name, rows), parameter.halved_heads))
-            done += destination.nbytes
+            _put(parameter.destination, rows, _ordered(source.read(parameter.name, rows), parameter.halved_heads))
+            done += parameter.destination.nbytes // parameter.destination.shape[0] * (rows.stop - rows.start)
             progress(done, total)
+
+
+def _put(destination: Tensor | PackedRows, rows: slice, numbers: Tensor) -> None:
+    if isinstance(destination, PackedRows):
+        destination.put(rows.start, numbers)
+    else:
+        destination[rows].copy_(numbers)
 
 
 def _check(shape: tuple[int, ...] | None, parameter: Parameter) -> None:
@@ -112,8 +120,8 @@ def _check(shape: tuple[int, ...] | None, parameter: Parameter) -> None:
 
 
 def _row_slices(parameter: Parameter) -> Iterable[slice]:
-    rows, unit = len(parameter.destination), parameter.halved_heads or 1
-    per_slice = MAX_SLICE_BYTES // (unit * parameter.destination[:1].numel() * 4)
+    (rows, *columns), unit = parameter.destination.shape, parameter.halved_heads or 1
+    per_slice = MAX_SLICE_BYTES // (unit * math.prod(columns) * 4)
     step = max(per_slice, 1) * unit
     return (slice(begin, min(begin + step, rows)) for begin in range(0, rows, step))
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ from actorlm.wire import int32, read_int32
 
 GREEDY = SamplingParams(max_tokens=1000, temperature=0.0)
 VOCAB = 300
+KERNELS = "torch"
+"""Those of `make_runner`, unless a test says otherwise."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "grouped-tied": {"tie_word_embeddings": True},
@@ -141,6 +144,7 @@ def make_runner(description: ModelDescription, **changes):
 
     sizes: dict[str, Any] = {
         "dtype": "float32",
+        "kernels": KERNELS,
         "num_blocks": 128,
         "max_num_seqs": 16,
         "max_model_len": 512,
@@ -150,6 +154,17 @@ def make_runner(description: ModelDescription, **changes):
     runner = Runner(description, **{**sizes, **changes})
     runner.load(lambda done, total: None)
     return runner
+
+
+def step_logits(driver, rows):
+    """Logits of every token of the step, cut by rows. Nothing is sampled."""
+    import numpy as np
+    import torch
+
+    batch = driver.runner._slots.apply(driver.plan(rows))
+    with torch.inference_mode():
+        logits = driver.runner.logits(replace(batch, sampled_tokens=np.arange(len(batch.token_ids))))
+    return logits.split([count for _, count in rows])
 
 
 def random_prompts(seed: int, *lengths: int) -> list[list[int]]:

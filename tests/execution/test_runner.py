@@ -1,15 +1,14 @@
 """Runner against transformers, on tiny random models."""
 
-from dataclasses import replace
-
+import driving
 import msgspec
-import numpy as np
 import pytest
 import torch
-from driving import GREEDY, Driver, make_runner, random_prompts
+from driving import GREEDY, Driver, make_runner, random_prompts, step_logits
 from test_batch import count_calls
 
 from actorlm.errors import ConfigError, InsufficientMemory, ModelError, ProtocolError
+from actorlm.kernels.native import choose_level
 from actorlm.messages.worker import RunStep
 from actorlm.sampling import SamplingParams
 from actorlm.wire import int32, read_int32
@@ -18,17 +17,18 @@ TOLERANCE = 1e-4
 MARGIN = 1e-3
 
 
+@pytest.fixture(autouse=True, params=["torch", "native"])
+def kernels(request, monkeypatch):
+    """Everything here holds for both."""
+    if request.param == "native" and choose_level("auto") is None:
+        pytest.skip("there are no compiled kernels")
+    monkeypatch.setattr(driving, "KERNELS", request.param)
+    return request.param
+
+
 def reference_logits(model, ids):
     with torch.inference_mode():
         return model(torch.tensor([ids])).logits[0]
-
-
-def step_logits(driver, rows):
-    """Logits of every token of the step, cut by rows. Nothing is sampled."""
-    batch = driver.runner._slots.apply(driver.plan(rows))
-    with torch.inference_mode():
-        logits = driver.runner.logits(replace(batch, sampled_tokens=np.arange(len(batch.token_ids))))
-    return logits.split([count for _, count in rows])
 
 
 def reference_generate(model, prompt, count):
@@ -173,12 +173,13 @@ def test_too_large_a_cache_is_refused(tiny_grouped):
         make_runner(tiny_grouped[1], num_blocks=2**40)
 
 
-def test_progress_ends_at_the_total(tiny_grouped):
+def test_progress_ends_at_the_total(tiny_grouped, kernels):
     from actorlm.execution.runner import Runner
 
     runner = Runner(
         tiny_grouped[1],
         dtype="float32",
+        kernels=kernels,
         num_blocks=4,
         max_num_seqs=1,
         max_model_len=64,

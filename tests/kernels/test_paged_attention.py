@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from conftest import on_all_levels
 
 from actorlm.kernels.layer_cache import LayerCache
-from actorlm.kernels.paged_attention import AttentionPlan, Piece, paged_attention
+from actorlm.kernels.paged_attention import AttentionPlan, Piece, TilePlan, paged_attention
 
 HEADS, KV_HEADS, SIZE, BLOCKS = 6, 2, 8, 9
 
@@ -77,3 +78,73 @@ def test_heads_that_cannot_be_shared_are_a_mistake(cache):
     plan = AttentionPlan(None, None, (piece(0, [[0]], 1, 1, [[1]], cache),))
     with pytest.raises(AssertionError):
         paged_attention(torch.randn(1, 5, SIZE), cache, plan)
+
+
+def native_case(rows, heads, kv_heads, size, dtype=torch.float32):
+    """Queries for rows of (keys before, tokens), tables, and a cache in which unused keys are no numbers."""
+    torch.manual_seed(5)
+    blocks = [-(-(before + tokens) // 16) for before, tokens in rows]
+    order = torch.randperm(sum(blocks) + 2)
+    cache = LayerCache(torch.full((2, len(order), kv_heads, 16, size), torch.nan, dtype=dtype))
+    tables = torch.zeros(len(rows), max(blocks), dtype=torch.int32)
+    for row, part in enumerate(order[: sum(blocks)].split(blocks)):
+        tables[row, : len(part)] = part
+        for place in range(sum(rows[row])):
+            cache.all_2bk16H[:, part[place // 16], :, place % 16] = torch.randn(2, kv_heads, size).to(dtype)
+    return torch.randn(sum(tokens for _, tokens in rows), heads, size), cache, tables
+
+
+def tile_plan(native, rows, tables, most):
+    tiles, token = [], 0
+    for row, (before, tokens) in enumerate(rows):
+        tiles += [[row, token + i, before + i, min(most, tokens - i)] for i in range(0, tokens, most)]
+        token += tokens
+    return TilePlan(native, tables, torch.tensor(tiles, dtype=torch.int32).t().contiguous())
+
+
+def one_by_one(q, cache, tables, rows):
+    """float64, token by token."""
+    outputs, token, group = [], 0, q.shape[1] // cache.num_kv_heads
+    for row, (before, tokens) in enumerate(rows):
+        for position in range(before, before + tokens):
+            places = [(int(tables[row, i // 16]), i % 16) for i in range(position + 1)]
+            keys, values = (torch.stack([part[b, :, i] for b, i in places]).double() for part in cache.all_2bk16H)
+            scores = torch.einsum("khd,hgd->hgk", keys, q[token].double().view(-1, group, q.shape[2]))
+            weights = torch.softmax(scores / q.shape[2] ** 0.5, -1)
+            outputs.append(torch.einsum("hgk,khd->hgd", weights, values).reshape(-1))
+            token += 1
+    return torch.stack(outputs)
+
+
+ROWS = [(0, 1), (0, 40), (15, 1), (16, 17), (100, 3), (31, 1), (70, 1)]
+
+
+@on_all_levels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(9, 3, 64), (4, 4, 8), (8, 1, 20), (6, 2, 48)])
+def test_the_native_kernel(native, dtype, heads, kv_heads, size):
+    q, cache, tables = native_case(ROWS, heads, kv_heads, size, dtype)
+    out = paged_attention(q, cache, tile_plan(native, ROWS, tables, 5))
+    torch.testing.assert_close(out.double(), one_by_one(q, cache, tables, ROWS), atol=2e-6, rtol=2e-5)
+
+
+@on_all_levels
+def test_tiles_do_not_change_a_bit(native):
+    q, cache, tables = native_case(ROWS, 6, 2, 24)
+    whole = paged_attention(q, cache, tile_plan(native, ROWS, tables, 100))
+    for most in (1, 2, 7, 16):
+        assert torch.equal(paged_attention(q, cache, tile_plan(native, ROWS, tables, most)), whole)
+    token = 0
+    for row, (before, tokens) in enumerate(ROWS):
+        alone = tile_plan(native, [(before, tokens)], tables[row : row + 1].contiguous(), 4)
+        assert torch.equal(paged_attention(q[token : token + tokens], cache, alone), whole[token : token + tokens])
+        token += tokens
+
+
+@on_all_levels
+def test_scores_far_apart(native):
+    """The largest takes all, and what is far below it counts as nothing."""
+    q, cache, tables = native_case([(0, 30)], 1, 1, 16)
+    cache.all_2bk16H[0, tables[0, 0].item(), 0, 3] = 1000 * q[29, 0]
+    out = paged_attention(q, cache, tile_plan(native, [(0, 30)], tables, 8))
+    assert torch.equal(out[29], cache.all_2bk16H[1, tables[0, 0].item(), 0, 3])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from conftest import on_all_levels
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from actorlm.kernels.rms_norm import rms_norm
@@ -17,15 +18,26 @@ def test_rms_norm(dtype, tolerance, scale):
     layer = LlamaRMSNorm(48, EPS)
     layer.weight.data = torch.randn(48).to(dtype)
     before = x.clone()
-    out = rms_norm(x, layer.weight.data, torch.tensor(EPS))
+    out = rms_norm(x, layer.weight.data, EPS)
     torch.testing.assert_close(out, layer(x).detach(), atol=tolerance, rtol=tolerance)
     assert torch.equal(x, before)
 
 
 def test_a_row_of_zeros_stays():
-    assert not rms_norm(torch.zeros(1, 8), torch.ones(8), torch.tensor(EPS)).any()
+    assert not rms_norm(torch.zeros(1, 8), torch.ones(8), EPS).any()
 
 
 def test_a_weight_of_another_size_is_a_mistake():
     with pytest.raises(AssertionError):
-        rms_norm(torch.zeros(1, 8), torch.ones(1), torch.tensor(EPS))
+        rms_norm(torch.zeros(1, 8), torch.ones(1), EPS)
+
+
+@on_all_levels
+@pytest.mark.parametrize("size", [1, 16, 45, 576])
+def test_the_native_kernel_and_its_bits_in_any_batch(native, size):
+    torch.manual_seed(1)
+    x, weight = torch.randn(40, size), torch.randn(size)
+    out = rms_norm(x, weight, EPS, native)
+    torch.testing.assert_close(out, rms_norm(x, weight, EPS), atol=1e-6, rtol=2e-6)
+    for row in range(40):
+        assert torch.equal(rms_norm(x[row : row + 1], weight, EPS, native)[0], out[row])

@@ -4,6 +4,7 @@ import cmath
 
 import pytest
 import torch
+from conftest import on_all_levels
 
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.rope_and_store import Heads, rope_and_store
@@ -11,13 +12,13 @@ from actorlm.kernels.rope_and_store import Heads, rope_and_store
 TOKENS, HEADS, KV_HEADS, SIZE, BLOCKS = 5, 4, 2, 6, 3
 
 
-def run(dtype):
+def run(dtype, native=None, cached=None):
     torch.manual_seed(0)
-    heads = Heads(TOKENS, HEADS, KV_HEADS, SIZE, dtype)
+    heads = Heads(TOKENS, HEADS, KV_HEADS, SIZE, dtype, native)
     before = torch.randn(TOKENS, HEADS + 2 * KV_HEADS, SIZE).to(dtype)
     heads.flat_TX.copy_(before.view(TOKENS, -1))
     angles = torch.rand(TOKENS, 1, SIZE // 2) * 6
-    cache = LayerCache(torch.zeros(2, BLOCKS, KV_HEADS, 16, SIZE, dtype=dtype))
+    cache = LayerCache(torch.zeros(2, BLOCKS, KV_HEADS, 16, SIZE, dtype=cached or dtype))
     places = torch.randperm(len(cache.vectors_VH))[: TOKENS * 2 * KV_HEADS].view(TOKENS, -1)
     rope_and_store(heads, torch.polar(torch.ones_like(angles), angles), cache, places)
     return heads, before.double(), angles, cache, places
@@ -59,3 +60,48 @@ def test_places_of_another_shape_are_a_mistake():
     cache = LayerCache(torch.zeros(2, 1, 2, 16, 6))
     with pytest.raises(AssertionError):
         rope_and_store(heads, torch.ones(2, 1, 3, dtype=torch.complex64), cache, torch.zeros(2, 2, dtype=torch.int64))
+
+
+@on_all_levels
+@pytest.mark.parametrize("cached", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_native_kernel(native, cached):
+    """As torch does it; caches of 16 bits get what is rounded once, to the nearest."""
+    heads, _, _, cache, _ = run(torch.float32, native, cached)
+    expected, _, _, expected_cache, _ = run(torch.float32)
+    torch.testing.assert_close(heads.q_TnH, expected.q_TnH, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(heads.kv_T2kH, expected.kv_T2kH, atol=1e-6, rtol=1e-6)
+    if cached is torch.float32:
+        torch.testing.assert_close(cache.vectors_VH, expected_cache.vectors_VH, atol=1e-6, rtol=1e-6)
+    else:
+        rounded, *_ = run(torch.float32, native)
+        assert torch.equal(cache.vectors_VH, run(torch.float32, native)[3].vectors_VH.to(cached))
+        assert torch.equal(rounded.q_TnH, heads.q_TnH)
+
+
+@on_all_levels
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounding_to_16_bits_is_that_of_torch(native, dtype):
+    """Subnormal numbers, ties, overflow, infinities, and what is not a number."""
+    special = [
+        0.0,
+        -0.0,
+        1e-8,
+        6e-8,
+        -5.9e-8,
+        6.1e-5,
+        65504.0,
+        65519.9,
+        65520.0,
+        1e38,
+        torch.inf,
+        -torch.inf,
+        torch.nan,
+    ]
+    ties = [1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.4e38, 2.0**-25, 3 * 2.0**-25]
+    numbers = torch.tensor([*special, *ties])
+    heads = Heads(1, 1, 1, len(numbers), torch.float32, native)
+    heads.kv_T2kH[0, 1] = numbers
+    cache = LayerCache(torch.zeros(2, 1, 1, 16, len(numbers), dtype=dtype))
+    rotation = torch.ones(1, 1, len(numbers) // 2, dtype=torch.complex64)
+    rope_and_store(heads, rotation, cache, torch.tensor([[0, 16]]))
+    assert torch.equal(cache.vectors_VH[16].nan_to_num(123.0), numbers.to(dtype).nan_to_num(123.0))

@@ -1,0 +1,83 @@
+"""The compiled kernels: the library for this CPU, and the threads that it computes with. Imports no torch.
+
+A library is chosen by what the CPU can do, at run time. Every function takes the pool first, then addresses and sizes;
+the launchers in this package check what they pass.
+"""
+
+import ctypes
+import weakref
+from pathlib import Path
+from typing import Any
+
+from actorlm.errors import ConfigError
+from actorlm.kernels.build import LEVELS, library_path
+
+ADDRESS, SIZE, NUMBER, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "pack": (NUMBER, ADDRESS, ADDRESS, SIZE, SIZE, SIZE),
+    "gather": (NUMBER, ADDRESS, ADDRESS, ADDRESS, SIZE, SIZE),
+    "linear": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 5, NUMBER),
+    "rms_norm": (ADDRESS, ADDRESS, ADDRESS, FLOAT, ADDRESS, SIZE, SIZE),
+    "silu_mul": (ADDRESS, ADDRESS, ADDRESS, SIZE, SIZE),
+    "rope_and_store": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 4),
+    "paged_attention": (ADDRESS, NUMBER, *[ADDRESS] * 5, *[SIZE] * 7),
+    "pool_stop": (ADDRESS,),
+}
+
+
+class Native:
+    """The functions of a library, and a pool of threads for them. One thread at a time may call."""
+
+    def __init__(self, level: str, threads: int) -> None:
+        self.level = level
+        self.threads = threads
+        self.library = _load(library_path(level))
+        self.pool: int = self.library.pool_start(threads)
+        weakref.finalize(self, self.library.pool_stop, self.pool)
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    for name, signature in SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = signature, None
+    library.pool_start.argtypes, library.pool_start.restype = (NUMBER,), ADDRESS
+    return library
+
+
+def best_level() -> str:
+    """The best instruction set that this CPU has and a library is there for. Raises ConfigError if there is none."""
+    portable = library_path("portable")
+    if not portable.exists():
+        raise ConfigError(
+            "there are no compiled kernels for the sources of this installation; install actorlm again with a C++17 "
+            "compiler on the path, or run `python -m actorlm.kernels.build`",
+            param="cpu_kernels",
+        )
+    names = list(LEVELS)
+    return next(
+        name for name in names[: ctypes.CDLL(str(portable)).cpu_level() + 1][::-1] if library_path(name).exists()
+    )
+
+
+def choose_level(kernels: str) -> str | None:
+    """What the option `cpu_kernels` means here: an instruction set, or None for plain torch.
+
+    Raises ConfigError if it is `native` and there are none.
+    """
+    if kernels == "torch":
+        return None
+    try:
+        return best_level()
+    except ConfigError:
+        if kernels == "native":
+            raise
+        return None
+
+
+def describe_choice(kernels: str) -> str:
+    """The same for people. Raises ConfigError, too."""
+    level = choose_level(kernels)
+    if level is not None:
+        return f"native, {level}"
+    return "plain torch" if kernels == "torch" else "plain torch, which is slower: there are no compiled kernels"

@@ -1,0 +1,88 @@
+"""The guarantee of the native kernels: a request's logits have the same bits whatever else is computed, and how."""
+
+import random
+
+import pytest
+import torch
+from driving import VARIANTS, Driver, make_runner, make_tiny, random_prompts, step_logits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actorlm.config import BLOCK_SIZE
+from actorlm.kernels.native import choose_level
+
+pytestmark = pytest.mark.skipif(choose_level("auto") is None, reason="there are no compiled kernels")
+
+LENGTHS = (1, 5, 16, 17, 33, 64, 100, 150)
+BLOCKS = 256
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def native(request, tmp_path_factory):
+    """A runner with two threads, and the logits of each prompt, computed alone and at once."""
+    _, description = make_tiny(request.param, tmp_path_factory.mktemp(request.param))
+    runner = make_runner(description, kernels="native", threads=2, num_blocks=BLOCKS)
+    prompts = random_prompts(11, *LENGTHS)
+    return runner, prompts, [logits_of(runner, prompt) for prompt in prompts]
+
+
+def logits_of(runner, prompt):
+    driver = Driver(runner, BLOCKS)
+    driver.add(0, [*prompt, 0])  # the last id is never computed, so that no row is sampled
+    [logits] = step_logits(driver, [(0, len(prompt))])
+    finish(driver)
+    return logits
+
+
+def finish(driver):
+    for slot in list(driver.ids):
+        driver.release(slot)
+    driver.step([])
+
+
+@settings(deadline=None, max_examples=15)
+@given(seed=st.integers(0, 2**32), chosen=st.lists(st.sampled_from(range(len(LENGTHS))), min_size=1, max_size=12))
+def test_any_batch_any_chunks_any_slots_any_blocks(native, seed, chosen):
+    runner, prompts, alone = native
+    source, driver = random.Random(seed), Driver(runner, BLOCKS, shuffle=seed)
+    slots = source.sample(range(16), len(chosen))
+    for slot, number in zip(slots, chosen, strict=True):
+        driver.add(slot, [*prompts[number], 0])
+    parts = {slot: [] for slot in slots}
+    while unfinished := [slot for slot in slots if driver.left(slot) > 1]:
+        most = source.choice([1, 3, 16, 40, 200])
+        some = source.sample(unfinished, source.randint(1, len(unfinished)))
+        rows = [(slot, min(most, driver.left(slot) - 1)) for slot in some]
+        for (slot, _), logits in zip(rows, step_logits(driver, rows), strict=True):
+            parts[slot].append(logits)
+    finish(driver)
+    for slot, number in zip(slots, chosen, strict=True):
+        assert torch.equal(torch.cat(parts[slot]), alone[number])
+
+
+def test_keys_that_another_request_has_computed(native):
+    """A prefix hit: the first two blocks are another's."""
+    runner, prompts, alone = native
+    driver = Driver(runner, BLOCKS, shuffle=1)
+    prompt = prompts[5]
+    driver.add(0, [*prompt, 0])
+    step_logits(driver, [(0, 7)])
+    step_logits(driver, [(0, len(prompt) - 7)])
+    driver.add(1, [*prompt, 0])
+    slots = runner._slots
+    shared = driver.blocks[0][:2]
+    plan = driver.plan([])
+    slots.apply(plan)
+    slots.tables.replace(1, shared)
+    slots._computed[1] = 2 * BLOCK_SIZE
+    driver.blocks[1], driver.computed[1] = list(shared), 2 * BLOCK_SIZE
+    [logits] = step_logits(driver, [(1, len(prompt) - 2 * BLOCK_SIZE)])
+    assert torch.equal(logits, alone[5][2 * BLOCK_SIZE :])
+    driver.blocks[1] = driver.blocks[1][2:]
+    finish(driver)
+
+
+def test_one_thread_and_two_give_the_same_bits(native):
+    runner, prompts, alone = native
+    single = make_runner(runner.description, kernels="native", threads=1, num_blocks=BLOCKS)
+    assert torch.equal(logits_of(single, prompts[7]), alone[7])
