@@ -6,10 +6,13 @@ an error of our shape.
 
 import asyncio
 import contextlib
+import functools
 import socket
 import sys
+import time
 from asyncio import TimerHandle
 from collections.abc import Iterator
+from email.utils import formatdate
 from typing import Any, cast
 
 import httptools
@@ -70,13 +73,28 @@ class HttpServer:
             self._socket.close()
             return
         self._server.config.timeout_graceful_shutdown = cast("int", grace_s)  # only ever handed to asyncio.wait_for
-        self._server.should_exit = True
+        self._server.leave()
         await self._serving
         if cancelled := list(self._server.server_state.tasks):
             await asyncio.wait(cancelled, timeout=LAST_WORDS_S)
 
 
 class _Server(uvicorn.Server):
+    """Waits for its end, where uvicorn wakes ten times a second to look for it and to write down the date."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Begins the end."""
+        self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """See `uvicorn.Server`."""
+        await self._leaving.wait()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals belong to the actor around us."""
@@ -145,6 +163,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_awaiting()
         if self._continues:
             return
+        self.server_state.default_headers = _dated(int(time.time()))
         super().on_headers_complete()
         self._open = (*(cycle for cycle in self._open if not cycle.response_complete), self.cycle)
         if 1 < len(self._open) <= MAX_PIPELINED:
@@ -183,3 +202,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+@functools.lru_cache(maxsize=1)
+def _dated(second: int) -> list[tuple[bytes, bytes]]:
+    """The headers of every response that begins in this second."""
+    return [(b"date", formatdate(second, usegmt=True).encode())]

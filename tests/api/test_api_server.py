@@ -3,9 +3,12 @@
 import asyncio
 import gc
 import json
+import re
 import signal
 import socket
 import struct
+import time
+from email.utils import parsedate_to_datetime
 
 import pytest
 from conftest import chat, serving, text
@@ -261,3 +264,17 @@ async def test_a_server_that_never_started_stops(backend):
     sock = socket.socket()
     await HttpServer(create_app(backend, HttpConfig()), sock).stop(1)
     assert sock.fileno() == -1
+
+
+async def test_responses_carry_the_date_of_their_second(address):
+    dates = []
+    for _ in range(2):
+        reader, writer = await connect(address)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        [date] = re.findall(rb"(?im)^date: (.+)\r$", answer)
+        dates.append(parsedate_to_datetime(date.decode()).timestamp())
+        assert time.time() - 5 < dates[-1] <= time.time()
+        await asyncio.sleep(1.01)
+    assert dates[0] < dates[1]
