@@ -25,6 +25,7 @@ from actorlm.runtime.child import leave_with_supervisor
 from actorlm.runtime.identity import Identity, this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.network import Link
+from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.topology import PlannedProcess, Role, Topology
 
@@ -74,9 +75,10 @@ class _Child:
         address = self.spec.topology.address(socket_name or peer)
         return self.network.connect(address, peer=peer, identity=self.identity, mailbox=self.mailbox, inbox=inbox)
 
-    def membership(self) -> Membership:
-        """The tie to the supervisor."""
-        return Membership(self.link(Role.SUPERVISOR, self.inbox), Metrics(), self.network)
+    def membership(self, inbox: Any = None) -> Membership:
+        """The tie to the supervisor. `inbox` is what it may say, unless that is all of the role's."""
+        pulse = Pulse(self.spec.config.supervision.heartbeat_timeout_s)
+        return Membership(self.link(Role.SUPERVISOR, inbox or self.inbox), Metrics(), self.network, pulse)
 
     def detokenizers(self) -> dict[int, Link]:
         """A link to every detokenizer, by index."""
@@ -245,7 +247,7 @@ def _build_worker(child: _Child) -> Built:
         build=lambda: _build_tensor_worker(spec),
         engine=child.link(engine, Control, f"{engine}-workers"),
         subscribe=subscribe,
-        membership=Membership(child.link(Role.SUPERVISOR, Control), Metrics(), child.network),
+        membership=child.membership(Control),
     )
     return worker, _nothing
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 import psutil
 
-from actorlm.actors.supervisor import INTERRUPTED_STATUS, TICK_S, Supervisor
+from actorlm.actors.supervisor import INTERRUPTED_STATUS, Supervisor
 from actorlm.checkpoint.describe import describe
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.checkpoint.pull import pulled_path
@@ -27,6 +27,7 @@ from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.supervision import Child, RestartPolicy, Supervision
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.screen import Screen
@@ -185,11 +186,13 @@ async def _run(
         admits=tuple(Role),
     )
     address = url(config.http.host, listener.getsockname()[1])
+    pulse = Pulse(config.supervision.heartbeat_timeout_s)
     supervisor = Supervisor(
         mailbox,
         server=server,
         tallies=network.tallies,
-        supervision=_supervision(config, topology),
+        supervision=_supervision(config, topology, pulse),
+        pulse=pulse,
         spawn=_spawner(config, model, topology, listener),
         screen=screen,
         model=model.name,
@@ -209,11 +212,11 @@ def _ready_text(config: Config, model: ModelDescription, topology: Topology, add
     return f"{address} serves {model.name}, KV cache of {topology.kv_cache_tokens:,} tokens{replicas}"
 
 
-def _supervision(config: Config, topology: Topology) -> Supervision:
+def _supervision(config: Config, topology: Topology, pulse: Pulse) -> Supervision:
     options = config.supervision
     policy = RestartPolicy(
         max_restarts=options.max_restarts,
-        silence_ticks=int(options.heartbeat_timeout_s / TICK_S),
+        silence_ticks=pulse.beats,
         start_timeout_s=options.start_timeout_s,
     )
     return Supervision.of([Child(planned.name, planned.role, planned.group) for planned in topology.processes], policy)

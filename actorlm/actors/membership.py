@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Callable
 from typing import Any
 
 from actorlm.actors.scrape import samples_of
@@ -11,17 +13,21 @@ from actorlm.metrics import Metrics
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.errors import NotDelivered
 from actorlm.runtime.network import Link, Network
+from actorlm.runtime.pulse import Pulse
 from actorlm.wire import Message
 
-BEAT_S = 1.0
+
+def _nothing() -> None:
+    """Most actors have nothing more to say with their heartbeat."""
 
 
 class Membership:
     """Speaks for one actor to the supervisor over `link`. What is said before the link is up is said when it is."""
 
-    def __init__(self, link: Link, metrics: Metrics, network: Network) -> None:
+    def __init__(self, link: Link, metrics: Metrics, network: Network, pulse: Pulse) -> None:
         self._link = link
         self._network = network
+        self._pulse = pulse
         self._early: list[Message] = []
         self._standing: list[Message] = []
         self.metrics = metrics
@@ -49,12 +55,13 @@ class Membership:
         else:
             self._early.append(message)
 
-    async def beat(self, actor: Actor[Any]) -> None:
-        """Sends a heartbeat every second, for ever. One that cannot leave is left out: the next says more."""
+    async def beat(self, actor: Actor[Any], also: Callable[[], None] = _nothing) -> None:
+        """Sends heartbeats for ever, and does `also` with each. One that cannot leave is left out."""
         while True:
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(self._pulse.until_beat(time.monotonic()))
             with contextlib.suppress(NotDelivered):
                 self._link.send(Heartbeat(actor.mailbox.depth))
+            also()
 
     def report(self, token: int, actor: Actor[Any]) -> None:
         """Answers CollectMetrics with the actor's own metrics and those that every actor has."""

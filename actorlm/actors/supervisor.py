@@ -37,12 +37,14 @@ from actorlm.runtime.errors import PeerFull, PeerUnknown
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Server
+from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.supervision import (
     AnnounceLost,
     ChildState,
     Effect,
     GiveUp,
     KillChild,
+    LookAt,
     StartChild,
     Supervision,
     TreeMoved,
@@ -52,7 +54,6 @@ from actorlm.screen import Screen
 from actorlm.topology import Role
 from actorlm.wire import Message
 
-TICK_S = 0.25
 STOP_GRACE_S = 4.0
 FAILED_STATUS = 1
 FORCED_STATUS = 1
@@ -83,6 +84,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         server: Server,
         tallies: Collection[Tally],
         supervision: Supervision,
+        pulse: Pulse,
         spawn: Callable[[str, int], ChildProcess],
         screen: Screen,
         model: str,
@@ -94,6 +96,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         self._server = server
         self._tallies = tallies
         self._supervision = supervision
+        self._pulse = pulse
         self._spawn_child = spawn
         self._screen = screen
         self._model = model
@@ -151,9 +154,14 @@ class Supervisor(Actor[Inbox | LinkEvent]):
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self._pulse.until_tick(time.monotonic()))
             if not self._closing:
-                self._perform(self._supervision.tick(time.monotonic()))
+                self._perform(self._supervision.tick())
+
+    def _look(self, when: float) -> None:
+        """At `when`, or a little before: timers are rounded."""
+        if not self._closing:
+            self._perform(self._supervision.look(max(when, time.monotonic())))
 
     def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -166,6 +174,8 @@ class Supervisor(Actor[Inbox | LinkEvent]):
                     self._announce_lost(effect)
                 case TreeMoved():
                     self._moved(effect)
+                case LookAt():
+                    asyncio.get_running_loop().call_later(effect.when - time.monotonic(), self._look, effect.when)
                 case GiveUp():
                     self._give_up(effect.cause)
                 case _:

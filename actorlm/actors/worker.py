@@ -29,8 +29,6 @@ from actorlm.runtime.network import Link
 from actorlm.topology import Role
 from actorlm.wire import Message
 
-RECEIVE_S = 1.0
-PROGRESS_S = 1.0
 FAREWELL_S = 0.2
 """Time that a last StepFailed gets to leave before this process ends."""
 
@@ -56,10 +54,9 @@ class WorkerActor(Actor[Control | LinkEvent]):
         self._subscribe = subscribe
         self._membership = membership
         self._worker: Worker | None = None
-        self._stopping = threading.Event()
+        self._reported = WorkerProgress(rank, -1, "")
         self._computing: asyncio.Future[None] | None = None
-        self.spawn(membership.beat(self))
-        self.spawn(self._report_progress())
+        self.spawn(membership.beat(self, self._report_progress))
 
     def receive(self, sender: str, message: Control | LinkEvent) -> None:
         """The worker's table of contents."""
@@ -69,7 +66,6 @@ class WorkerActor(Actor[Control | LinkEvent]):
             case CollectMetrics():
                 self._membership.report(message.token, self)
             case Stop():
-                self._stopping.set()
                 self.stop()
             case LinkRefused():
                 raise ActorlmError(message.reason)
@@ -120,14 +116,10 @@ class WorkerActor(Actor[Control | LinkEvent]):
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         subscriber = self._subscribe(self._engine)
         try:
-            while not self._stopping.is_set():
-                message = subscriber.receive(RECEIVE_S)
-                if isinstance(message, StopWorker):
-                    return
-                if message is not None:
-                    answer = self._act(message)
-                    if answer is not None:
-                        loop.call_soon_threadsafe(self._answer, answer)
+            while not isinstance(message := subscriber.receive(), StopWorker):
+                answer = self._act(message)
+                if answer is not None:
+                    loop.call_soon_threadsafe(self._answer, answer)
         finally:
             subscriber.close()
 
@@ -159,11 +151,14 @@ class WorkerActor(Actor[Control | LinkEvent]):
         name = type(error).__name__
         return StepFailed(self._rank, socket.gethostname(), os.getpid(), step, name, str(error), lines)
 
-    async def _report_progress(self) -> None:
-        while True:
-            await asyncio.sleep(PROGRESS_S)
-            if self._worker is not None:
-                self._answer(WorkerProgress(self._rank, self._worker.last_step, self._worker.doing))
+    def _report_progress(self) -> None:
+        """Unless it has not changed: a worker that rests does not wake its engine."""
+        if self._worker is None:
+            return
+        progress = WorkerProgress(self._rank, self._worker.last_step, self._worker.doing)
+        if progress != self._reported:
+            self._reported = progress
+            self._answer(progress)
 
     def _answer(self, message: Message) -> None:
         """An engine that is gone takes this worker along: they restart together."""

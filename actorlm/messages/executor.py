@@ -40,7 +40,7 @@ class CallReturned(Message):
 
 
 class WorkerProgress(Message):
-    """A rank's heartbeat: the last step that it finished, and what it is doing now."""
+    """With a rank's heartbeat, if it has changed: the last step that it finished, and what it is doing now."""
 
     rank: int
     last_step: int

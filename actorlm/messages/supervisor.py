@@ -19,7 +19,7 @@ class PhaseChanged(Message):
 
 
 class Heartbeat(Message):
-    """Every second, from an actor whose event loop turns. `mailbox_depth` counts the messages that wait for it."""
+    """From time to time, from an actor whose event loop turns. `mailbox_depth` counts the messages that wait for it."""
 
     mailbox_depth: int
 

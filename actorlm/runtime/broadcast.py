@@ -9,7 +9,7 @@ object belongs to the thread that made it.
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import zmq
 
@@ -123,13 +123,19 @@ class Subscriber(Generic[M]):
         self._socket.set(zmq.SUBSCRIBE, topic)
         connect(self._socket, address)
 
-    def receive(self, timeout_s: float) -> M | None:
-        """The next message, or None if none came in time.
+    @overload
+    def receive(self) -> M: ...
+
+    @overload
+    def receive(self, timeout_s: float) -> M | None: ...
+
+    def receive(self, timeout_s: float | None = None) -> M | None:
+        """The next message, for which it waits; or None if none came within `timeout_s`.
 
         Raises SequenceGap, WrongEpoch, or another ProtocolError for what no publisher of ours sends. After any of
         these the subscriber must not go on: it reports, and its group begins a new epoch.
         """
-        if not self._socket.poll(round(1000 * timeout_s)):
+        if timeout_s is not None and not self._socket.poll(round(1000 * timeout_s)):
             return None
         frames = self._socket.recv_multipart()
         if len(frames) != 3 or frames[0] != self._topic:

@@ -1,7 +1,8 @@
 """When to start, restart, kill and give up: the supervisor's decisions, without processes or clocks.
 
-Events go in, effects come out; `actors/supervisor.py` performs them. Time is an argument in seconds, silence is
-counted in ticks of the watcher itself, so that a stopped and continued machine is not taken for a stall.
+Events go in, effects come out; `actors/supervisor.py` performs them. Time is an argument in seconds; what happens at a
+certain time asks for a look then. Silence is counted in ticks of the watcher itself, so that a stopped and continued
+machine is not taken for a stall.
 
 Before the tree has been ready once, any death takes it down: a tree that cannot start must say so. After that the
 group of the dead child restarts as one, with growing pauses, until `max_restarts` are exceeded: within `window_s`, or
@@ -93,18 +94,25 @@ class TreeMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAt:
+    """Call `look` at this time: something may be due."""
+
+    when: float
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """End the whole tree with a non-zero status, for this first cause."""
 
     cause: str
 
 
-Effect = StartChild | KillChild | AnnounceLost | TreeMoved | GiveUp
+Effect = StartChild | KillChild | AnnounceLost | TreeMoved | LookAt | GiveUp
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often and how fast to restart, and how long silence may last. Ticks are seconds of the watcher."""
+    """How often and how fast to restart, and how long silence may last."""
 
     max_restarts: int
     silence_ticks: int
@@ -136,7 +144,8 @@ class Supervision:
     def start(self, now: float) -> list[Effect]:
         """Start all children, in their order."""
         self.started_at = now
-        return [self._start(child, now) for child in self.children.values()]
+        starts = [self._start(child, now) for child in self.children.values()]
+        return [*starts, LookAt(now + self.policy.start_timeout_s)]
 
     def ready(self, name: str, incarnation: int) -> list[Effect]:
         """A child says that it can do its work. An earlier incarnation is not believed."""
@@ -159,23 +168,26 @@ class Supervision:
         child = self.children[name]
         child.move(ChildState.DEAD)
         effects: list[Effect] = [AnnounceLost(name, child.role, child.incarnation), self._tree()]
-        group = self._group(child.group)
         if child.group in self._due:
-            pass
-        elif not self.was_ready:
+            return [*effects, *self._restart_due(now)]  # the last of its group may end after the pause
+        if not self.was_ready:
             return [*effects, *self._give_up(cause)]
-        else:
-            effects += self._plan_restart(child.group, cause, now)
+        effects += self._plan_restart(child.group, cause, now)
+        group = self._group(child.group)
         return effects + [KillChild(other.name, f"it restarts with {name}") for other in group if other.alive]
 
-    def tick(self, now: float) -> list[Effect]:
-        """A second has passed: restart what is due, kill what is silent, give up on a start that takes too long."""
-        return [*self._late(now), *self._silent(), *self._restart_due(now)]
+    def tick(self) -> list[Effect]:
+        """The time of another heartbeat has passed: kill what is silent."""
+        return list(self._silent())
+
+    def look(self, now: float) -> list[Effect]:
+        """Restart what is due by `now`, give up on a start that takes too long."""
+        return [*self._late(now), *self._restart_due(now)]
 
     def _late(self, now: float) -> list[Effect]:
         if self.was_ready:
             return self._late_again(now)
-        if now - self.started_at <= self.policy.start_timeout_s:
+        if now < self.started_at + self.policy.start_timeout_s:
             return []
         missing = ", ".join(child.name for child in self.children.values() if child.state is not ChildState.READY)
         return self._give_up(f"not ready after {self.policy.start_timeout_s:g} s: {missing} (--start-timeout-s)")
@@ -186,7 +198,7 @@ class Supervision:
         return [
             KillChild(child.name, f"not ready after {limit:g} s (--start-timeout-s)")
             for child in self.children.values()
-            if child.state is ChildState.STARTING and now - child.started_at > limit
+            if child.state is ChildState.STARTING and now >= child.started_at + limit
         ]
 
     def _silent(self) -> Iterator[Effect]:
@@ -206,6 +218,7 @@ class Supervision:
             for child in members:
                 child.move(ChildState.WAITING)
                 yield self._start(child, now)
+            yield LookAt(now + self.policy.start_timeout_s)
 
     def _plan_restart(self, group: str, cause: str, now: float) -> list[Effect]:
         self._deaths = [death for death in self._deaths if now - death < self.policy.window_s] + [now]
@@ -220,7 +233,7 @@ class Supervision:
                 )
         pause = self.policy.first_pause_s * 2.0 ** (len(self._deaths) - 1)
         self._due[group] = now + min(pause, self.policy.longest_pause_s)
-        return []
+        return [LookAt(self._due[group])]
 
     def _give_up(self, cause: str) -> list[Effect]:
         if self.given_up:

@@ -24,6 +24,7 @@ from actorlm.metrics import Metrics
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.memory import Exchange, MemoryNetwork
+from actorlm.runtime.pulse import Pulse
 from actorlm.sampling import SamplingParams
 from actorlm.scheduling.scheduler import Scheduler
 from actorlm.text.tokenizer import load_tokenizer
@@ -84,7 +85,7 @@ class MemoryTree:
                 f"memory://{peer}", peer=peer, identity=identity, mailbox=mailbox, inbox=INBOXES[role]
             )
 
-        membership = Membership(link("supervisor"), Metrics(), network)
+        membership = Membership(link("supervisor"), Metrics(), network, Pulse(10.0))
         actor = getattr(self, f"_{role}")(name, mailbox, network, link, membership)
         self.actors[name] = actor
         self.tasks[name] = (asyncio.get_running_loop().create_task(actor.run()), network)

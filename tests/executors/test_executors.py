@@ -20,6 +20,7 @@ from actorlm.metrics import Metrics
 from actorlm.runtime.broadcast import Publisher, Subscriber, draw_topic
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.wire import int32
 
@@ -76,13 +77,12 @@ async def _broadcast(directory):
     worker = WorkerActor(
         "worker-0-0", control, rank=0, build=lambda: Worker(EchoRunner()), engine=link("engine-0", "workers"),
         subscribe=lambda up: Subscriber(address["steps"], epoch=EPOCH, topic=up.welcome.topic, inbox=INBOXES["worker"]),
-        membership=Membership(link("supervisor", "supervisor"), Metrics(), network),
+        membership=Membership(link("supervisor", "supervisor"), Metrics(), network, Pulse(10.0)),
     )  # fmt: skip
     running = asyncio.get_running_loop().create_task(worker.run())
     executor = BroadcastExecutor(results, publisher, name="engine-0", workers=["worker-0-0"], epoch=EPOCH)
     yield executor
     await executor.stop()
-    worker._stopping.set()
     worker.stop()
     await asyncio.gather(running, return_exceptions=True)
     await network.close()
