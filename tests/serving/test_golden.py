@@ -65,8 +65,9 @@ def test_d03_prefix_hits(smollm2, golden, golden_texts):
         ("--dp", 2),
         ("--executor", "broadcast"),
         ("--no-prefix-caching",),
+        ("--cpu-kernels", "torch"),
     ],
-    ids=["chunks of 16", "dp 2", "broadcast", "no prefix caching"],
+    ids=["chunks of 16", "dp 2", "broadcast", "no prefix caching", "plain torch"],
 )
 def test_computed_otherwise(start, golden, golden_texts, options):
     tree = start("--dtype", "float32", *options)
