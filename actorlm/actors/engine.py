@@ -128,7 +128,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             raise BadRequest(f"detokenizer {message.detokenizer} is none of the {len(self._detokenizers)}")
         if message.deadline_ms is not None:
             raise BadRequest("deadline_ms is set; this version keeps no deadlines")
-        check_sampling(message.sampling, self._vocab_size)
+        check_sampling(message.sampling, self._vocab_size, self._scheduler.eos_token_ids)
         for ids in map(read_int32, filter(None, (message.prompt_ids, message.generated_ids))):
             check_token("prompt", min(ids), self._vocab_size)
             check_token("prompt", max(ids), self._vocab_size)

@@ -51,11 +51,11 @@ async def answer(
         log.debug("fields without effect", fields=ignored)
     with lower.about("messages"):
         prompt_ids = await backend.render_chat(conversation(request.messages))
-    vocab_size = backend.model.vocab_size
-    room = lower.check_prompt(prompt_ids, "messages", vocab_size, backend.limits)
+    model, banned = backend.model, await lower.bad_words(request, backend)
+    room = lower.check_prompt(prompt_ids, "messages", model.vocab_size, backend.limits)
     max_tokens = max_completion_tokens(request, room)
     choices = lower.submissions(
-        request, prompt_ids, max_tokens=max_tokens, n=n, vocab_size=vocab_size, draw_seed=draw_seed
+        request, prompt_ids, max_tokens=max_tokens, n=n, model=model, banned=banned, draw_seed=draw_seed
     )
     with_usage = lower.wants_usage(request)
     identity = Identity(f"chatcmpl-{uuid4().hex}", int(time.time()), backend.served_name)

@@ -69,7 +69,7 @@ async def answer(request: CompletionRequest, backend: Backend, draw_seed: lower.
     if ignored := without_effect(request, COMPLETION):
         log.debug("fields without effect", fields=ignored)
     ids = await _token_ids(found, backend)
-    choices = _submissions(request, ids, n, backend, draw_seed)
+    choices = await _submissions(request, ids, n, backend, draw_seed)
     echoes = await _echoes(found, n, request, backend) if request.echo else []
     count, with_usage = len(found) * n, lower.wants_usage(request)
     identity = Identity(f"cmpl-{uuid4().hex}", int(time.time()), backend.served_name)
@@ -85,17 +85,17 @@ async def _token_ids(found: Prompts, backend: Backend) -> list[list[int]]:
         return await backend.encode(cast("list[str]", found), add_special_tokens=True)
 
 
-def _submissions(
+async def _submissions(
     request: CompletionRequest, ids: list[list[int]], n: int, backend: Backend, draw_seed: lower.DrawSeed
 ) -> list[Submission]:
     """The choices of all prompts: those of prompt i are at i * n to i * n + n - 1. None at all for an echo alone."""
     choices: list[Submission] = []
-    vocab_size, limits = backend.model.vocab_size, backend.limits
+    model, limits, banned = backend.model, backend.limits, await lower.bad_words(request, backend)
     for prompt_ids in ids:
-        room = lower.check_prompt(prompt_ids, "prompt", vocab_size, limits)
+        room = lower.check_prompt(prompt_ids, "prompt", model.vocab_size, limits)
         if length := max_tokens(request, room):
             choices += lower.submissions(
-                request, prompt_ids, max_tokens=length, n=n, vocab_size=vocab_size, draw_seed=draw_seed
+                request, prompt_ids, max_tokens=length, n=n, model=model, banned=banned, draw_seed=draw_seed
             )
     return choices
 

@@ -60,9 +60,13 @@ _COMMON = {
     "include_stop_str_in_output": _used("extra; the stop string or stop token that ended a choice stays in its text"),
     "stream": _used("server-sent events"),
     "stream_options": _used("include_usage; only with stream; include_obfuscation is accepted without effect"),
-    "presence_penalty": _neutral("penalties are not implemented, so only 0 is accepted"),
-    "frequency_penalty": _neutral("penalties are not implemented, so only 0 is accepted"),
-    "repetition_penalty": _neutral("extra; penalties are not implemented, so only 1 is accepted"),
+    "presence_penalty": _used("-2 to 2, default 0; subtracted once from tokens that the output has already"),
+    "frequency_penalty": _used("-2 to 2, default 0; subtracted for each time that the output has the token already"),
+    "repetition_penalty": _used(
+        "extra; 0.01 to 100, default 1; divides the positive logits of tokens in prompt or output, multiplies others"
+    ),
+    "bad_words": _used("extra; up to 128 texts that the output never contains, at its beginning or after a space"),
+    "allowed_token_ids": _used("extra; the only token ids that the output may contain; default: all"),
     "user": _ignored("nothing is kept about users"),
 }
 

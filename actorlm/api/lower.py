@@ -12,10 +12,12 @@ from contextlib import contextmanager
 
 import msgspec
 
-from actorlm.api.ports import Limits, Submission
+from actorlm.api.ports import Backend, Limits, Submission
 from actorlm.api.schema import GenerationRequest
+from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import BadRequest, ContextLengthExceeded, NotFound
 from actorlm.sampling import SamplingParams, check_sampling, check_token, logit_bias_pairs
+from actorlm.text.bad_words import sequences, spellings
 
 
 @contextmanager
@@ -30,6 +32,8 @@ def about(param: str) -> Iterator[None]:
 
 DrawSeed = Callable[[], int]
 """Draws a seed, 0 to 2**63 - 1."""
+
+TokenSequences = tuple[tuple[int, ...], ...]
 
 
 def check_model(asked: str, served: str) -> None:
@@ -89,7 +93,17 @@ def check_prompt(ids: Sequence[int], param: str, vocab_size: int, limits: Limits
     return limits.context - len(ids)
 
 
-def sampling(request: GenerationRequest, max_tokens: int, seed: int, vocab_size: int) -> SamplingParams:
+async def bad_words(request: GenerationRequest, backend: Backend) -> TokenSequences:
+    """The bad words as token sequences. Raises BadRequest for a word that is none."""
+    if not request.bad_words:
+        return ()
+    with about("bad_words"):
+        return sequences(await backend.encode(spellings(request.bad_words), add_special_tokens=False))
+
+
+def sampling(
+    request: GenerationRequest, max_tokens: int, seed: int, model: ModelDescription, banned: TokenSequences
+) -> SamplingParams:
     """How the tokens of one choice are chosen. Raises BadRequest naming the field at fault."""
     params = SamplingParams(
         max_tokens=max_tokens,
@@ -102,8 +116,13 @@ def sampling(request: GenerationRequest, max_tokens: int, seed: int, vocab_size:
         ignore_eos=bool(request.ignore_eos),
         stop_token_ids=tuple(request.stop_token_ids or ()),
         logit_bias=logit_bias_pairs(request.logit_bias or {}),
+        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        bad_words=banned,
+        allowed_token_ids=None if request.allowed_token_ids is None else tuple(request.allowed_token_ids),
     )
-    check_sampling(params, vocab_size)
+    check_sampling(params, model.vocab_size, model.eos_token_ids)
     return params
 
 
@@ -113,12 +132,13 @@ def submissions(
     *,
     max_tokens: int,
     n: int,
-    vocab_size: int,
+    model: ModelDescription,
+    banned: TokenSequences,
     draw_seed: DrawSeed,
 ) -> list[Submission]:
-    """The `n` choices of one prompt; `max_tokens` is what the room allows. Raises BadRequest."""
+    """The `n` choices of one prompt: `max_tokens` is what the room allows, `banned` bad words. Raises BadRequest."""
     seed = draw_seed() if request.seed is None else request.seed
-    params = sampling(request, max_tokens, seed, vocab_size)
+    params = sampling(request, max_tokens, seed, model, banned)
     stop, include_stop = stop_strings(request), bool(request.include_stop_str_in_output)
     skip_special_tokens = request.skip_special_tokens is not False
     return [

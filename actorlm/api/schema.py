@@ -9,7 +9,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from actorlm.sampling import MAX_LOGIT_BIAS, MAX_SEED, MAX_STOP_TOKEN_IDS, MIN_SEED
+from actorlm.sampling import (
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIAS,
+    MAX_PENALTY,
+    MAX_REPETITION_PENALTY,
+    MAX_SEED,
+    MAX_STOP_TOKEN_IDS,
+    MIN_REPETITION_PENALTY,
+    MIN_SEED,
+)
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024
@@ -22,8 +31,11 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 LogitBias = Annotated[dict[str, Bias], Meta(max_length=MAX_LOGIT_BIAS)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
-OnlyZero = Annotated[float, Meta(ge=0, le=0)]
-OnlyOne = Annotated[float, Meta(ge=1, le=1)]
+Penalty = Annotated[float, Meta(ge=-MAX_PENALTY, le=MAX_PENALTY)]
+RepetitionPenalty = Annotated[float, Meta(ge=MIN_REPETITION_PENALTY, le=MAX_REPETITION_PENALTY)]
+BadWords = Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS // 2)]
+"""Each word may be two token sequences."""
+AllowedTokenIds = Annotated[list[int], Meta(min_length=1)]
 TopK = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
@@ -57,9 +69,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    presence_penalty: OnlyZero | None = None
-    frequency_penalty: OnlyZero | None = None
-    repetition_penalty: OnlyOne | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    bad_words: BadWords | None = None
+    allowed_token_ids: AllowedTokenIds | None = None
     user: str | None = None
 
 

@@ -2,19 +2,22 @@
 
 The hash of a sequence is the CRC-32 of its ids as little-endian int32, kept per slot and extended by each token, so
 that a row costs the same whatever its length, and the ids do not depend on chunks, batches or preemption. Token
-number `position` is `word(word(seed, crc), position)` modulo the vocabulary, where seed is 0 for a greedy request. Its
-"logits" are 10 for that token and 0 for all others, plus `logit_bias`; the highest wins, and of equals the lowest
-id. Until `min_tokens` are generated, the ids that end a generation are out: the hash is mixed again while it names one.
-`top_k`, `top_p` and `min_p` keep at least the best token, which is the only one this model knows.
+number `position` is `word(word(seed, crc), position)` modulo the vocabulary, or modulo the number of
+`allowed_token_ids`, where seed is 0 for a greedy request. Its "logits" are 10 for that token and 0 for all others,
+plus `logit_bias`, less penalties; the highest wins, and of equals the lowest id. Tokens that bad words or `min_tokens`
+keep out are never chosen: the hash is mixed again while it names one. `top_k`, `top_p` and `min_p` keep at least the
+best token, which is the only one this model knows.
 """
 
 import time
 import zlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import ProtocolError
+from actorlm.execution.bad_words import BadWords
 from actorlm.execution.randomness import MASK, mix, word
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import AddRequest, RunStep
@@ -27,40 +30,69 @@ HASHED_LOGIT = 10.0
 class _Sequence:
     """What a slot holds: no ids, only what the next token depends on."""
 
-    __slots__ = ("banned", "bias", "blocks", "computed", "crc", "length", "min_length", "seed")
+    __slots__ = (
+        "allowed", "bad_words", "bias", "blocks", "computed", "crc", "ends", "length", "min_length", "sampling", "seed",
+        "seen",
+    )  # fmt: skip
 
     def __init__(self, request: AddRequest, eos_token_ids: tuple[int, ...]) -> None:
-        sampling = request.sampling
+        sampling = self.sampling = request.sampling
+        ids = read_int32(request.token_ids)
+        generated = ids[request.prompt_length :]
         self.crc = zlib.crc32(request.token_ids)
-        self.length = len(request.token_ids) // 4
+        self.length = len(ids)
         self.seed = 0 if sampling.greedy else sampling.seed & MASK
         self.min_length = request.prompt_length + sampling.min_tokens
-        self.banned = frozenset((*eos_token_ids, *sampling.stop_token_ids)) if sampling.min_tokens else frozenset()
+        self.ends = frozenset((*eos_token_ids, *sampling.stop_token_ids)) if sampling.min_tokens else frozenset()
+        self.allowed = None if sampling.allowed_token_ids is None else sorted(set(sampling.allowed_token_ids))
+        self.bad_words = BadWords(sampling.bad_words, generated) if sampling.bad_words else None
         self.bias = _summed(sampling)
+        self.seen: Counter[int] = Counter()
+        """How often each token was generated, if there are penalties; 0 for one that stands in the prompt alone."""
+        if sampling.penalized:
+            self.seen.update(dict.fromkeys(ids, 0))
+            self.seen.update(generated)
         self.blocks = 0
         self.computed = -1
 
     def next_token(self, vocab_size: int) -> int:
         """The token at the sequence's end."""
-        banned = self.banned if self.length < self.min_length else frozenset()
+        out = self._out()
+        candidates = range(vocab_size) if self.allowed is None else self.allowed
         bits = word(word(self.seed, self.crc), self.length)
-        while bits % vocab_size in banned:
+        while (token := candidates[bits % len(candidates)]) in out:
             bits = mix(bits)
-        token = bits % vocab_size
-        return self._best(token, banned, vocab_size) if self.bias else token
+        return self._best(token, out, candidates) if self.bias or self.seen else token
 
-    def _best(self, hashed: int, banned: frozenset[int], vocab_size: int) -> int:
-        logits = {token: bias for token, bias in self.bias.items() if token not in banned}
-        logits[hashed] = logits.get(hashed, 0.0) + HASHED_LOGIT
-        plain = next((i for i in range(vocab_size) if i not in logits and i not in banned), None)
+    def _out(self) -> frozenset[int]:
+        ends = self.ends if self.length < self.min_length else frozenset()
+        return ends if self.bad_words is None else ends.union(self.bad_words.banned())
+
+    def _best(self, hashed: int, out: frozenset[int], candidates: Sequence[int]) -> int:
+        known = {hashed, *self.bias, *self.seen}
+        logits = {token: self._logit(token, hashed) for token in known if token in candidates and token not in out}
+        plain = next((token for token in candidates if token not in known and token not in out), None)
         if plain is not None:
             logits[plain] = 0.0
         return min(logits, key=lambda token: (-logits[token], token))
+
+    def _logit(self, token: int, hashed: int) -> float:
+        logit = self.bias.get(token, 0.0) + (HASHED_LOGIT if token == hashed else 0.0)
+        if token not in self.seen:
+            return logit
+        sampling, generated = self.sampling, self.seen[token]
+        penalty = sampling.repetition_penalty
+        logit = logit / penalty if logit > 0 else logit * penalty
+        return logit - sampling.frequency_penalty * generated - sampling.presence_penalty * (generated > 0)
 
     def append(self, token: int) -> None:
         """The sequence grows by a token that was sampled."""
         self.crc = zlib.crc32(token.to_bytes(4, "little"), self.crc)
         self.length += 1
+        if self.bad_words is not None:
+            self.bad_words.append(token)
+        if self.sampling.penalized:
+            self.seen[token] += 1
 
 
 class NullRunner:

@@ -106,7 +106,9 @@ class Runner:
         began = time.perf_counter_ns()
         batch = self._slots.apply(step)
         for request in step.added:
-            self._sampler.put(request.slot, request.sampling)
+            ids = np.frombuffer(request.token_ids, np.int32)
+            prompt, generated = ids[: request.prompt_length], ids[request.prompt_length :]
+            self._sampler.put(request.slot, request.sampling, prompt, generated)
         tokens = self._compute(batch) if len(batch.slots) > 0 else np.empty(0, np.int32)
         return StepDone(step=step.step, tokens=tokens.tobytes(), busy_ns=time.perf_counter_ns() - began)
 

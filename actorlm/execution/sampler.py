@@ -2,7 +2,7 @@
 
 In this order, as vLLM does it:
 
-1. `logit_bias` is added; until `min_tokens` are generated, eos ids and `stop_token_ids` get -inf.
+1. Tokens that are out (restrictions.py) get -inf, `logit_bias` is added, penalties (penalties.py) are applied.
 2. Greedy rows (`temperature` 0) take the highest float32 logit, the lowest id of equals, and are done.
 3. Logits are divided by `temperature`.
 4. `min_p`: tokens less probable than `min_p` times the most probable one are out.
@@ -24,49 +24,59 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actorlm.errors import ModelError
+from actorlm.execution.penalties import Penalties
 from actorlm.execution.ragged import Indices, Ragged
 from actorlm.execution.randomness import MASK, word
+from actorlm.execution.restrictions import Restrictions
 from actorlm.sampling import SamplingParams
 
 FIRST_CANDIDATES = 256
 """Tokens that are ranked at first; only rows whose `top_p` needs more of them rank the whole vocabulary."""
+
+NO_IDS: NDArray[np.int32] = np.empty(0, np.int32)
 
 
 class Sampler:
     """The parameters of all slots, in columns, and the choice."""
 
     def __init__(self, max_num_seqs: int, eos_token_ids: Sequence[int]) -> None:
-        self._eos_token_ids = tuple(eos_token_ids)
+        self._restrictions = Restrictions(max_num_seqs, eos_token_ids)
+        self._penalties = Penalties(max_num_seqs)
         self._temperature = np.zeros(max_num_seqs)
         self._top_p = np.ones(max_num_seqs)
         self._min_p = np.zeros(max_num_seqs)
         self._top_k = np.zeros(max_num_seqs, np.int64)
-        self._min_tokens = np.zeros(max_num_seqs, np.int64)
         self._seed = np.zeros(max_num_seqs, np.uint64)
         self._bias_ids = Ragged(max_num_seqs, np.int32)
         self._bias_values = Ragged(max_num_seqs, np.float32)
-        self._end_ids = Ragged(max_num_seqs, np.int32)
 
-    def put(self, slot: int, params: SamplingParams) -> None:
-        """The slot's request wants its tokens chosen so."""
+    def put(
+        self,
+        slot: int,
+        params: SamplingParams,
+        prompt_ids: NDArray[np.int32] = NO_IDS,
+        generated_ids: NDArray[np.int32] = NO_IDS,
+    ) -> None:
+        """The slot's request wants its tokens chosen so, and has these ids."""
+        self._restrictions.put(slot, params, generated_ids)
+        self._penalties.put(slot, params, prompt_ids, generated_ids)
         self._temperature[slot] = params.temperature
         self._top_p[slot] = params.top_p
         self._min_p[slot] = params.min_p
         self._top_k[slot] = max(params.top_k, 0)
-        self._min_tokens[slot] = params.min_tokens
         self._seed[slot] = params.seed & MASK
         self._bias_ids.replace(slot, [token for token, _ in params.logit_bias])
         self._bias_values.replace(slot, [bias for _, bias in params.logit_bias])
-        self._end_ids.replace(slot, [*self._eos_token_ids, *params.stop_token_ids])
 
     def sample(self, logits_SV: Tensor, slots: Indices, positions: Indices, generated: Indices) -> NDArray[np.int32]:
-        """Token ids [S]. `logits_SV` is float32 and is changed.
+        """Token ids [S], which the slots have from now on. `logits_SV` is float32 and is changed.
 
         `positions` are the new tokens' indices in their sequences, `generated` the numbers of tokens generated so far.
         Raises ModelError if a row's logits are not numbers.
         """
+        self._restrictions.apply(logits_SV, slots, generated)
         self._add_bias(logits_SV, slots)
-        self._ban_ends(logits_SV, slots, generated)
+        self._penalties.apply(logits_SV, slots)
         best_S, tokens_S = (part.numpy() for part in logits_SV.max(dim=-1))
         _check_finite(best_S)
         tokens: NDArray[np.int32] = tokens_S.astype(np.int32)
@@ -74,6 +84,8 @@ class Sampler:
         if len(random) > 0:
             chosen = logits_SV if len(random) == len(slots) else logits_SV[torch.from_numpy(random)]
             tokens[random] = self._draw(chosen, slots[random], positions[random])
+        self._restrictions.append(slots, tokens)
+        self._penalties.append(slots, tokens)
         return tokens
 
     def _add_bias(self, logits_SV: Tensor, slots: Indices) -> None:
@@ -82,12 +94,6 @@ class Sampler:
             _, values = self._bias_values.read_all(slots)
             places = torch.from_numpy(rows), torch.from_numpy(ids.astype(np.int64))
             logits_SV.index_put_(places, torch.from_numpy(values), accumulate=True)
-
-    def _ban_ends(self, logits_SV: Tensor, slots: Indices, generated: Indices) -> None:
-        early = np.flatnonzero(generated < self._min_tokens[slots])
-        if len(early) > 0:
-            rows, ids = self._end_ids.read_all(slots[early])
-            logits_SV[torch.from_numpy(early[rows]), torch.from_numpy(ids.astype(np.int64))] = float("-inf")
 
     def _draw(self, logits_RV: Tensor, slots: Indices, positions: Indices) -> NDArray[np.int64]:
         below_RV = logits_RV.double()

@@ -31,7 +31,10 @@ class Sampled(NamedTuple):
 
 
 class Scheduler:
-    """Plans the steps of one replica whose KV cache has `num_blocks` blocks of BLOCK_SIZE tokens."""
+    """Plans the steps of one replica whose KV cache has `num_blocks` blocks of BLOCK_SIZE tokens.
+
+    `eos_token_ids` end a request, unless it ignores them.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class Scheduler:
     ) -> None:
         self._config = config
         self._max_model_len = max_model_len
-        self._eos_token_ids = eos_token_ids
+        self.eos_token_ids = eos_token_ids
         self._pool = BlockPool(num_blocks)
         self._prefix = PrefixCache(self._pool) if prefix_caching else None
         self._max_running = min(config.max_num_seqs, config.max_num_batched_tokens)
@@ -119,7 +122,7 @@ class Scheduler:
                 f"{self.waiting} requests wait and max_waiting is {self._config.max_waiting}; try again later"
             )
         # The last token is never computed: a sequence may be one token longer than the cache.
-        request.limit(self._eos_token_ids, min(self._max_model_len, capacity + 1))
+        request.limit(self.eos_token_ids, min(self._max_model_len, capacity + 1))
         request.arrival = self._arrivals
         self._arrivals += 1
         self._requests[request.id] = self._waiting[request.id] = request

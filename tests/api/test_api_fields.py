@@ -18,9 +18,6 @@ ROUTES = {
 }
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 ACCEPTED = {
-    "presence_penalty": [0, 0.0],
-    "frequency_penalty": [0],
-    "repetition_penalty": [1],
     "user": ["someone", "x" * 1_000_000],
     "tools": [[]],
     "tool_choice": ["none", "auto"],
@@ -43,9 +40,6 @@ ACCEPTED = {
     "suffix": [""],
 }
 REJECTED = {
-    "presence_penalty": [0.5, -2],
-    "frequency_penalty": [2],
-    "repetition_penalty": [1.1],
     "tools": [[TOOL], [{"type": "custom"}], {}],
     "tool_choice": ["required", "some", {"type": "function", "function": {"name": "f"}}, {"type": "allowed_tools"}],
     "response_format": [{"type": "json_object"}, {"type": "json_schema"}, {"type": "xml"}, "json"],

@@ -10,10 +10,12 @@ from actorlm.api.lower_completions import max_tokens, prompts
 from actorlm.api.ports import Limits
 from actorlm.api.schema_chat import ChatCompletionRequest
 from actorlm.api.schema_completions import CompletionRequest
+from actorlm.checkpoint.describe import BYTES
 from actorlm.errors import BadRequest, ContextLengthExceeded
 from actorlm.sampling import MAX_SEED, MIN_SEED, SamplingParams
 
 LIMITS = Limits(CONTEXT, 8)
+MODEL = msgspec.structs.replace(BYTES, vocab_size=VOCAB_SIZE, eos_token_ids=(0,))
 
 
 def as_chat(**fields):
@@ -24,9 +26,9 @@ def as_text(**fields):
     return msgspec.convert(text(**fields), CompletionRequest)
 
 
-def submit(request, n=1, room=20, seed=7):
+def submit(request, n=1, room=20, seed=7, banned=()):
     return lower.submissions(
-        request, [1, 2], max_tokens=room, n=n, vocab_size=VOCAB_SIZE, draw_seed=lambda: seed
+        request, [1, 2], max_tokens=room, n=n, model=MODEL, banned=banned, draw_seed=lambda: seed
     )  # fmt: skip
 
 
@@ -34,13 +36,15 @@ def test_every_used_field_reaches_the_submission():
     request = as_text(
         temperature=0.5, top_p=0.25, top_k=3, min_p=0.125, seed=-1, min_tokens=2, ignore_eos=True, stop=["a", "b"],
         stop_token_ids=[5, 256], logit_bias={"7": -100, "8": 1.5}, skip_special_tokens=False,
-        include_stop_str_in_output=True,
+        include_stop_str_in_output=True, repetition_penalty=1.5, presence_penalty=-0.5, frequency_penalty=0.25,
+        allowed_token_ids=[9, 5], bad_words=["x"],
     )  # fmt: skip
-    (one,) = submit(request)
+    (one,) = submit(request, banned=((7, 8),))
     assert one.prompt_ids == [1, 2]
     assert one.sampling == SamplingParams(
         max_tokens=20, temperature=0.5, top_p=0.25, top_k=3, min_p=0.125, seed=-1, min_tokens=2, ignore_eos=True,
-        stop_token_ids=(5, 256), logit_bias=((7, -100.0), (8, 1.5)),
+        stop_token_ids=(5, 256), logit_bias=((7, -100.0), (8, 1.5)), repetition_penalty=1.5, presence_penalty=-0.5,
+        frequency_penalty=0.25, allowed_token_ids=(9, 5), bad_words=((7, 8),),
     )  # fmt: skip
     assert one.stop == ("a", "b")
     assert one.include_stop
@@ -82,12 +86,49 @@ def test_c19_the_derivation_of_seeds_does_not_change():
         ("logit_bias", {"abc": 1}),
         ("logit_bias", {"9" * 5000: 1}),
         ("min_tokens", 21),
+        ("allowed_token_ids", [VOCAB_SIZE]),
+        ("allowed_token_ids", [-1]),
+        ("allowed_token_ids", [1] * (VOCAB_SIZE + 1)),
     ],
 )
 def test_c03_values_beyond_the_model_are_refused(field, value):
     with pytest.raises(BadRequest) as caught:
         submit(as_text(**{field: value}))
     assert caught.value.param == field
+
+
+EVERY_TOKEN = tuple((token,) for token in range(VOCAB_SIZE))
+
+
+@pytest.mark.parametrize(
+    ("fields", "banned", "left"),
+    [
+        ({"allowed_token_ids": [0, 9], "stop_token_ids": [9]}, (), True),
+        ({"allowed_token_ids": [0, 9], "stop_token_ids": [9], "min_tokens": 1}, (), False),
+        ({"allowed_token_ids": [5, 6]}, ((5,), (1, 7)), True),
+        ({"allowed_token_ids": [5, 6]}, ((5,), (1, 6)), False),
+        ({}, EVERY_TOKEN[:-1], True),
+        ({"min_tokens": 1}, EVERY_TOKEN[1:-1], True),
+        ({"min_tokens": 1}, EVERY_TOKEN[1:], False),
+    ],
+)
+def test_c04_something_is_always_left_to_choose(monkeypatch, fields, banned, left):
+    monkeypatch.setattr("actorlm.sampling.MAX_BAD_WORDS", VOCAB_SIZE)
+    if left:
+        assert submit(as_text(**fields), banned=banned)
+        return
+    with pytest.raises(BadRequest, match="no token may be left") as caught:
+        submit(as_text(**fields), banned=banned)
+    assert caught.value.param == ("allowed_token_ids" if "allowed_token_ids" in fields else "bad_words")
+
+
+async def test_bad_words_are_spelled_at_the_beginning_and_after_a_space(backend):
+    assert await lower.bad_words(as_text(), backend) == ()
+    found = await lower.bad_words(as_text(bad_words=["ab", " ab", "c"]), backend)
+    assert found == ((97, 98), (99,))  # bytes: a space would be a token more
+    with pytest.raises(BadRequest) as caught:
+        await lower.bad_words(as_text(bad_words=[" "]), backend)
+    assert caught.value.param == "bad_words"
 
 
 def test_c03_the_last_id_of_the_vocabulary_is_taken():

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zlib
 
 import msgspec
 import pytest
@@ -13,8 +14,9 @@ from test_batch import FIRST, WRONG, change
 from actorlm.checkpoint.describe import BYTES
 from actorlm.errors import ProtocolError
 from actorlm.execution.null import NullRunner
+from actorlm.execution.randomness import word
 from actorlm.sampling import SamplingParams
-from actorlm.wire import read_int32
+from actorlm.wire import int32, read_int32
 
 BLOCKS = 64
 
@@ -46,6 +48,11 @@ SAMPLING = st.builds(
     seed=st.integers(-(2**63), 2**63 - 1),
     min_tokens=st.integers(0, 9),
     logit_bias=st.lists(st.tuples(st.integers(0, 258), st.floats(-100, 100)), max_size=3).map(tuple),
+    repetition_penalty=st.sampled_from([1.0, 0.5, 1.5]),
+    presence_penalty=st.sampled_from([0.0, -2.0, 1.0]),
+    frequency_penalty=st.sampled_from([0.0, -1.5, 2.0]),
+    bad_words=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), max_size=3).map(tuple),
+    allowed_token_ids=st.sampled_from([None, (0, *range(5, 12)), (60, 50, 60, 255)]),
 )
 
 
@@ -84,6 +91,46 @@ def test_logit_bias_and_the_lowest_of_equals():
     assert biased((hashed, -20.0)) == 0
     assert biased((hashed, -20.0), (0, -1.0)) == 1
     assert biased((5, 6.0), (5, 6.0)) == 5
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"presence_penalty": -2.0}, {"frequency_penalty": 2.0}, {"frequency_penalty": -1.5, "repetition_penalty": 1.2},
+    {"presence_penalty": 2.0, "repetition_penalty": 0.5, "frequency_penalty": 0.5},
+])  # fmt: skip
+def test_tokens_with_penalties_are_those_of_the_definition(changes):
+    allowed, prompt, output = (3, 5, 7), [1, 5], []
+    for _ in range(60):
+        ids = [*prompt, *output]
+        hashed = allowed[word(word(0, zlib.crc32(int32(ids))), len(ids)) % 3]
+        logits = {token: 10.0 if token == hashed else 0.0 for token in allowed}
+        for token in set(ids) & set(allowed):
+            logits[token] /= changes.get("repetition_penalty", 1.0)
+            logits[token] -= changes.get("frequency_penalty", 0.0) * output.count(token)
+            logits[token] -= changes.get("presence_penalty", 0.0) * (token in output)
+        output.append(max(allowed, key=lambda token: (logits[token], -token)))
+    params = SamplingParams(max_tokens=60, temperature=0.0, allowed_token_ids=(7, 3, 5, 3), **changes)
+    assert generate(prompt, params, 60) == output
+
+
+def test_repetition_looks_at_the_prompt_too():
+    plain = SamplingParams(max_tokens=1, temperature=0.0, logit_bias=((5, 30.0), (6, 20.0)))
+    penalized = msgspec.structs.replace(plain, repetition_penalty=2.0)
+    assert generate([1, 5], plain, 1) == [5]
+    assert generate([1, 5], penalized, 1) == [6]
+    assert generate([1, 5], msgspec.structs.replace(plain, frequency_penalty=2.0, presence_penalty=2.0), 1) == [5]
+
+
+def test_bad_words_never_stand_in_the_output():
+    plain = SamplingParams(max_tokens=200, seed=4, allowed_token_ids=(1, 2, 3))
+    words = ((1, 2), (3, 3), (2, 1, 3))
+    ids = generate([1], plain, 200)
+    held = generate([1], msgspec.structs.replace(plain, bad_words=words), 200)
+
+    def count(wanted, among):
+        return sum(tuple(among[i : i + len(wanted)]) == wanted for i in range(len(among)))
+
+    assert all(count(one, ids) for one in words)
+    assert not any(count(one, held) for one in words)
 
 
 def test_min_tokens_bans_what_ends_a_generation():

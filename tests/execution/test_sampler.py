@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from actorlm.errors import ModelError
 from actorlm.execution.randomness import MASK, word
-from actorlm.execution.sampler import Sampler
+from actorlm.execution.sampler import NO_IDS, Sampler
 from actorlm.sampling import SamplingParams
 
 EOS = (0,)
 
 
-def sample(logits, params, positions=None, generated=None):
-    """Tokens for rows of logits, each with its own parameters."""
+def sample(logits, params, positions=None, generated=None, prompt_ids=NO_IDS, generated_ids=NO_IDS):
+    """Tokens for rows of logits, each with its own parameters; all have the same ids."""
     rows = len(params)
     sampler = Sampler(rows, EOS)
     for slot, one in enumerate(params):
-        sampler.put(slot, one)
+        sampler.put(slot, one, np.array(prompt_ids, np.int32), np.array(generated_ids, np.int32))
     slots = np.arange(rows)
     positions = np.full(rows, 7) if positions is None else np.array(positions)
     generated = np.zeros(rows, np.int64) if generated is None else np.array(generated)
@@ -53,6 +53,28 @@ def distribution(logits, p):
         keep &= {i for i, x in enumerate(logits) if x >= floor}
     total = sum(weights[i] for i in keep)
     return [weights[i] / total if i in keep else 0.0 for i in range(len(logits))]
+
+
+def adjusted(logits, p, prompt, output):
+    """The logits of one row after restrictions, bias and penalties, in the order that the files' heads tell."""
+    row = logits.numpy().copy()
+    for token in range(len(row)):
+        word_ends = any(
+            list(word[:-1]) == output[len(output) - len(word) + 1 :] and word[-1] == token
+            for word in p.bad_words
+            if len(word) <= len(output) + 1
+        )
+        not_allowed = p.allowed_token_ids is not None and token not in p.allowed_token_ids
+        if word_ends or not_allowed or (len(output) < p.min_tokens and token in (*EOS, *p.stop_token_ids)):
+            row[token] = -np.inf
+    for token, bias in p.logit_bias:
+        row[token] += np.float32(bias)
+    for token in {*prompt, *output}:
+        penalty = np.float32(p.repetition_penalty)
+        row[token] = row[token] / penalty if row[token] > 0 else row[token] * penalty
+        row[token] -= np.float32(p.frequency_penalty) * output.count(token)
+        row[token] -= np.float32(p.presence_penalty) * (token in output)
+    return row
 
 
 def inverse(probabilities, u):
@@ -113,10 +135,67 @@ def test_frequencies_are_the_distribution(changes):
     counts = np.bincount(sample(logits.repeat(rows, 1), [p] * rows, range(rows)), minlength=20)
     expected = np.array(distribution(logits[0], p)) * rows
     assert (counts[expected == 0] == 0).all()
+    assert fits(counts, expected)
+
+
+def fits(counts, expected):
+    """The chi-square test, far in its tail. Tokens of probability 0 are left out."""
     used = expected > 0
     statistic = ((counts - expected)[used] ** 2 / expected[used]).sum()
     degrees = used.sum() - 1
-    assert statistic < degrees + 4 * math.sqrt(2 * degrees) + 8, "chi-square"
+    return statistic < degrees + 4 * math.sqrt(2 * degrees) + 8
+
+
+ADJUSTMENTS = {
+    "repetition": {"repetition_penalty": 1.7},
+    "repetition that repeats": {"repetition_penalty": 0.4},
+    "presence": {"presence_penalty": 1.5},
+    "frequency": {"frequency_penalty": 0.7},
+    "allowed": {"allowed_token_ids": (1, 4, 5, 9, 13, 4)},
+    "bad words": {"bad_words": ((3,), (4, 5), (9, 4, 6), (4, 9, 7), (1, 9, 4, 8), (5, 10))},
+    "all": {
+        "repetition_penalty": 1.3, "presence_penalty": -0.5, "frequency_penalty": 0.6, "temperature": 0.8,
+        "logit_bias": ((4, 2.0), (7, -1.0), (0, 50.0)), "bad_words": ((9, 4, 6), (2,)), "min_tokens": 9, "top_k": 14,
+        "top_p": 0.95, "min_p": 0.005, "allowed_token_ids": tuple(range(20)), "stop_token_ids": (11,),
+    },
+}  # fmt: skip
+PROMPT = [4, 2, 2, 17]
+OUTPUT = [4, 4, 1, 4, 9, 12, 9, 4]
+
+
+@pytest.mark.parametrize("changes", ADJUSTMENTS.values(), ids=ADJUSTMENTS.keys())
+def test_frequencies_are_the_distribution_after_penalties_and_restrictions(changes):
+    rows = 20_000
+    logits = random_logits(1, vocab=20, seed=6, scale=1.0)
+    p = params(seed=12, **changes)
+    generated = [len(OUTPUT)] * rows
+    tokens = sample(logits.repeat(rows, 1), [p] * rows, range(rows), generated, PROMPT, OUTPUT)
+    counts = np.bincount(tokens, minlength=20)
+    expected = np.array(distribution(adjusted(logits[0], p, PROMPT, OUTPUT), p)) * rows
+    plain = np.array(distribution(logits[0], params())) * rows
+    assert (counts[expected == 0] == 0).all()
+    assert fits(counts, expected)
+    assert not fits(counts, plain), "the parameter changes nothing"
+
+
+def test_a_sequence_is_that_of_its_definition():
+    """Counts and ends of words follow what was sampled, step by step, in some rows and not in others."""
+    changes = [*ADJUSTMENTS.values(), {}, {"temperature": 0.0, "frequency_penalty": 0.9}]
+    wanted = [params(seed=seed, **{"temperature": 1.2, **change}) for seed, change in enumerate(changes)]
+    sampler, outputs = Sampler(len(wanted), EOS), [list(OUTPUT) for _ in wanted]
+    for slot, p in enumerate(wanted):
+        sampler.put(slot, p, np.array(PROMPT, np.int32), np.array(OUTPUT, np.int32))
+    for step in range(40):
+        logits = random_logits(len(wanted), vocab=20, seed=step)
+        slots = np.array([slot for slot in range(len(wanted)) if (slot + step) % 3])
+        lengths = np.array([len(outputs[slot]) for slot in slots])
+        tokens = sampler.sample(logits[slots].clone(), slots, lengths + 4, lengths)
+        for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
+            p, output = wanted[slot], outputs[slot]
+            row = adjusted(logits[slot], p, PROMPT, output)
+            u = (word(p.seed & MASK, len(output) + 4) >> 11) * 2.0**-53
+            assert token == (inverse(distribution(row, p), u) if p.temperature else int(row.argmax()))
+            output.append(token)
 
 
 def test_greedy_is_argmax_of_float32_and_the_lowest_of_equals():
@@ -159,8 +238,10 @@ def test_min_tokens_bans_what_ends_a_generation(generated, token):
 
 def test_a_slot_forgets_its_last_request():
     sampler = Sampler(1, EOS)
-    sampler.put(0, params(min_tokens=5, stop_token_ids=(1, 2), logit_bias=((3, 50.0),), top_k=1))
-    sampler.put(0, params(temperature=0.0))
+    old = {"bad_words": ((1,),), "allowed_token_ids": (2, 3), "repetition_penalty": 9.0, "presence_penalty": 2.0}
+    ids = np.array([1], np.int32)
+    sampler.put(0, params(min_tokens=5, stop_token_ids=(1, 2), logit_bias=((3, 50.0),), top_k=1, **old), ids, ids)
+    sampler.put(0, params(temperature=0.0), ids, ids)
     logits = torch.tensor([[1.0, 3.0, 2.0, 0.0]])
     assert sampler.sample(logits, np.array([0]), np.array([1]), np.array([0])).tolist() == [1]
 
