@@ -13,6 +13,8 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 128
+MAX_LOGPROBS = 20
+MAX_LOGPROB_TOKEN_IDS = 128
 MAX_PENALTY = 2.0
 MIN_REPETITION_PENALTY = 0.01
 MAX_REPETITION_PENALTY = 100.0
@@ -26,7 +28,9 @@ class SamplingParams(Message):
     frontend; randomness is a function of (seed, position) alone. `max_tokens` counts every generated token,
     those of earlier attempts too. `repetition_penalty` looks at prompt and output, `presence_penalty` and
     `frequency_penalty` at the output alone. `bad_words` are sequences that the output never contains;
-    `allowed_token_ids`, unless None, are the only ones that it may contain.
+    `allowed_token_ids`, unless None, are the only ones that it may contain. `logprobs` asks for the log-probability of
+    each generated token and of so many most probable ones, `prompt_logprobs` for the same of the prompt's tokens, and
+    `logprob_token_ids` for those of these tokens wherever one is generated.
     """
 
     max_tokens: int
@@ -44,11 +48,19 @@ class SamplingParams(Message):
     frequency_penalty: float = 0.0
     bad_words: tuple[tuple[int, ...], ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
 
     @property
     def greedy(self) -> bool:
         """Whether the best token always wins."""
         return self.temperature == 0.0
+
+    @property
+    def scores_output(self) -> bool:
+        """Whether log-probabilities of generated tokens are asked for."""
+        return self.logprobs is not None or bool(self.logprob_token_ids)
 
     @property
     def penalized(self) -> bool:
@@ -77,6 +89,7 @@ def check_sampling(params: SamplingParams, vocab_size: int, eos_token_ids: Colle
     if not MIN_SEED <= params.seed <= MAX_SEED:
         raise BadRequest(f"seed is {params.seed}; it must fit 64 bits, {MIN_SEED} to {MAX_SEED}", param="seed")
     _check_ids(params, vocab_size)
+    _check_logprobs(params, vocab_size)
     _check_bad_words(params, vocab_size)
     _check_allowed(params, vocab_size)
     _check_choice_is_left(params, vocab_size, eos_token_ids)
@@ -111,6 +124,19 @@ def _check_ids(params: SamplingParams, vocab_size: int) -> None:
     for token, bias in params.logit_bias:
         check_token("logit_bias", token, vocab_size)
         _within("logit_bias", bias, -100.0, 100.0)
+
+
+def _check_logprobs(params: SamplingParams, vocab_size: int) -> None:
+    for name, count in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
+        if count is not None and not 0 <= count <= MAX_LOGPROBS:
+            raise BadRequest(f"{name} is {count}; it must lie between 0 and {MAX_LOGPROBS}", param=name)
+    if len(params.logprob_token_ids) > MAX_LOGPROB_TOKEN_IDS:
+        raise BadRequest(
+            f"logprob_token_ids has {len(params.logprob_token_ids)} ids; at most {MAX_LOGPROB_TOKEN_IDS} are allowed",
+            param="logprob_token_ids",
+        )
+    for token in params.logprob_token_ids:
+        check_token("logprob_token_ids", token, vocab_size)
 
 
 def _check_bad_words(params: SamplingParams, vocab_size: int) -> None:

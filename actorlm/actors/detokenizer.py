@@ -11,6 +11,7 @@ from typing import NamedTuple, assert_never
 from actorlm.actors.membership import Membership
 from actorlm.actors.roster import Roster
 from actorlm.errors import ActorlmError
+from actorlm.logprobs import unpack
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
 from actorlm.messages.detokenizer import Close, Inbox, Open, TokensSampled
 from actorlm.messages.frontend import Finish, Opened
@@ -108,6 +109,7 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
     def _push(self, message: TokensSampled) -> None:
         message.check()
         attempts, counts, cached = map(read_int32, (message.attempts, message.counts, message.cached))
+        scores = None if message.logprobs is None else unpack(message.logprobs)
         tokens, start = read_int32(message.tokens), 0
         for row, request in enumerate(read_int64(message.requests)):
             ids = tokens[start : start + counts[row]].tolist()
@@ -116,8 +118,11 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
             if text is None or text.attempt != attempts[row]:
                 continue  # closed, or a late message of an older attempt
             piece = text.stream.push(ids, Finish(message.finishes[row]))
+            known = None if scores is None else scores[row]
+            if known is not None and piece.count < len(known.output):
+                known.output = known.output.part(0, piece.count)
             self._batches[text.frontend].add(
-                request, text.attempt, ids[: piece.count], piece.text, piece.finish, cached[row]
+                request, text.attempt, ids[: piece.count], piece.text, piece.finish, cached[row], known
             )
             if piece.finish:
                 del self._open[request]

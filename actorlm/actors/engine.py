@@ -12,10 +12,12 @@ from typing import assert_never
 from actorlm.actors.membership import Membership
 from actorlm.errors import ActorlmError, BadRequest
 from actorlm.executors.base import Executor
+from actorlm.logprobs import Logprobs, Scores, pack, unpack
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
 from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRefused
 from actorlm.messages.detokenizer import TokensSampled
 from actorlm.messages.engine import Abort, Generate, Inbox
+from actorlm.messages.frontend import Finish
 from actorlm.messages.supervisor import PeerStuck
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.errors import NotConnected, PeerFull
@@ -109,7 +111,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         sampled = self._scheduler.apply(plan, read_int32(done.tokens))
         self._steps += 1
         self._tokens += sum(plan.counts)
-        self._deliver(sampled)
+        self._deliver(sampled, {} if done.logprobs is None else _scores(plan, done.logprobs))
 
     def _admit(self, message: Generate) -> None:
         try:
@@ -137,20 +139,25 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._ended += self._scheduler.abort(requests)
         self._work.set()
 
-    def _deliver(self, sampled: list[Sampled]) -> None:
-        """One message to each detokenizer that has tokens of this step."""
+    def _deliver(self, sampled: list[Sampled], scores: Mapping[Request, Scores]) -> None:
+        """One message to each detokenizer that has tokens of this step, or log-probabilities of prompts."""
         rows: dict[int, list[Sampled]] = defaultdict(list)
         for sample in sampled:
             rows[sample.request.detokenizer].append(sample)
             if sample.finish:
                 self._ended.append(sample.request.id)
+        if scores:
+            moved = {sample.request for sample in sampled}
+            for request in scores:
+                if request not in moved and request.id in self._scheduler.request_ids:
+                    rows[request.detokenizer].append(Sampled(request, None, Finish.NOT_YET))
         for detokenizer, samples in rows.items():
-            self._push(detokenizer, samples)
+            self._push(detokenizer, _tokens_sampled(self._replica, samples, scores))
 
-    def _push(self, detokenizer: int, samples: list[Sampled]) -> None:
+    def _push(self, detokenizer: int, message: TokensSampled) -> None:
         """Never waits for a detokenizer: one that is full is stuck, one that is gone took its requests along."""
         try:
-            self._pushers[detokenizer].send(_tokens_sampled(self._replica, samples))
+            self._pushers[detokenizer].send(message)
         except PeerFull:
             self._membership.say(PeerStuck(f"detokenizer-{detokenizer}"))
         except NotConnected:
@@ -209,13 +216,21 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             metrics.set(metric, value, labels)
 
 
-def _tokens_sampled(replica: int, samples: list[Sampled]) -> TokensSampled:
+def _scores(plan: StepPlan, logprobs: Logprobs) -> dict[Request, Scores]:
+    """What a step says of its requests. Raises ProtocolError for other rows than the plan's."""
+    logprobs.check(len(plan.requests))
+    rows = zip(plan.requests, unpack(logprobs), strict=True)
+    return {request: scores for request, scores in rows if scores is not None}
+
+
+def _tokens_sampled(replica: int, samples: list[Sampled], scores: Mapping[Request, Scores]) -> TokensSampled:
     return TokensSampled(
         replica=replica,
         requests=int64(sample.request.id for sample in samples),
         attempts=int32(sample.request.attempt for sample in samples),
-        counts=int32(1 for _ in samples),
-        tokens=int32(sample.token for sample in samples),
+        counts=int32(sample.token is not None for sample in samples),
+        tokens=int32(sample.token for sample in samples if sample.token is not None),
         finishes=bytes(sample.finish for sample in samples),
         cached=int32(sample.request.num_cached for sample in samples),
+        logprobs=pack([scores.get(sample.request) for sample in samples]) if scores else None,
     )

@@ -14,6 +14,7 @@ from actorlm.actors.generation import NOWHERE, Choice, Generation
 from actorlm.actors.membership import Membership
 from actorlm.api.ports import Delta, FinishReason, Submission
 from actorlm.errors import ActorlmError, Interrupted, Overloaded, Unavailable, from_wire
+from actorlm.logprobs import unpack
 from actorlm.messages.actor import CollectMetrics, Drain, MetricsCollected, PeerLost, Stop, TreeChanged, TreeState
 from actorlm.messages.balancer import RequestRefused
 from actorlm.messages.detokenizer import Close, Open
@@ -209,16 +210,19 @@ class Frontend(Actor[Inbox | LinkEvent]):
     def _deliver(self, message: TextDelta) -> None:
         now = time.monotonic()
         attempts, counts, cached = map(read_int32, (message.attempts, message.counts, message.cached))
+        scores = None if message.logprobs is None else unpack(message.logprobs)
         for row, request in enumerate(read_int64(message.requests)):
             choice = self._open.get(request)
             if choice is None or choice.attempt != attempts[row]:
                 continue  # aborted, or a late message of an older attempt
-            self._observe(choice, counts[row], now)
             finish = Finish(message.finishes[row])
+            if counts[row] or finish:
+                self._observe(choice, counts[row], now)
             if finish:
                 self._complete(choice, finish, now)
             reason = FINISH_REASONS.get(finish)
-            choice.generation.feed(Delta(choice.index, message.texts[row], counts[row], reason, cached[row]))
+            known = None if scores is None else choice.take_scores(scores[row])
+            choice.generation.feed(Delta(choice.index, message.texts[row], counts[row], reason, cached[row], known))
 
     def _observe(self, choice: Choice, count: int, now: float) -> None:
         if choice.last_token_at is None:

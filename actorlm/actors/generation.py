@@ -7,6 +7,7 @@ from typing import Self
 
 from actorlm.api.ports import Delta, FinishReason, Submission
 from actorlm.errors import ActorlmError
+from actorlm.logprobs import Scores
 
 NOWHERE = -1
 """The detokenizer of a choice whose text is not open yet."""
@@ -26,6 +27,16 @@ class Choice:
     attempt: int = 0
     delivered: int = 0
     last_token_at: float | None = None
+    scored: int = 1
+    """The first position of the prompt whose log-probabilities have not come."""
+
+    def take_scores(self, scores: Scores | None) -> Scores | None:
+        """Drops what has come already: after a preemption or in a later attempt a prompt is computed again."""
+        if scores is None or not len(scores.prompt):
+            return scores
+        scores.forget_prompt(self.scored)
+        self.scored = max(self.scored, scores.end)
+        return scores
 
 
 class Generation:
@@ -94,4 +105,7 @@ class Generation:
 def _merge(before: Delta, after: Delta) -> Delta:
     finish: FinishReason | None = after.finish
     tokens, cached = before.tokens + after.tokens, max(before.cached_tokens, after.cached_tokens)
-    return Delta(before.choice, before.text + after.text, tokens, finish, cached)
+    scores = after.scores if before.scores is None else before.scores
+    if before.scores is not None and after.scores is not None:
+        before.scores.extend(after.scores)
+    return Delta(before.choice, before.text + after.text, tokens, finish, cached, scores)

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, Self
 import msgspec
 
 from actorlm.checkpoint.description import ModelDescription
+from actorlm.logprobs import Scores
 from actorlm.messages.actor import TreeState
 from actorlm.sampling import SamplingParams
 
@@ -30,7 +31,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
     `text` may be empty while a character or a possible stop string is incomplete. `tokens` counts the new token ids.
     `finish` is set in the last delta of a choice. `cached_tokens` counts the prompt tokens that came from the prefix
-    cache, the same in each delta of a choice.
+    cache, the same in each delta of a choice. `scores` are the log-probabilities that were asked for.
     """
 
     choice: int
@@ -38,6 +39,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     tokens: int
     finish: FinishReason | None = None
     cached_tokens: int = 0
+    scores: Scores | None = None
 
 
 class Generation(Protocol):

@@ -36,6 +36,8 @@ class Batch:
     """[T] index of each token in its sequence."""
     blocks: Indices
     """[T] block that each token's key and value go to, at offset `positions % 16`."""
+    sampled_rows: Indices
+    """[S] rows that get a token."""
     sampled_slots: Indices
     """[S] slots that get a token."""
     sampled_tokens: Indices
@@ -159,6 +161,7 @@ class Slots:
             token_ids=self.tokens.values[slots[row], positions].astype(np.int64),
             positions=positions,
             blocks=self.tables.values[slots[row], positions // BLOCK_SIZE].astype(np.int64),
+            sampled_rows=sampled,
             sampled_slots=sampled_slots,
             sampled_tokens=(np.cumsum(counts) - 1)[sampled],
             sampled_positions=lengths,

@@ -6,93 +6,21 @@ number `position` is `word(word(seed, crc), position)` modulo the vocabulary, or
 `allowed_token_ids`, where seed is 0 for a greedy request. Its "logits" are 10 for that token and 0 for all others,
 plus `logit_bias`, less penalties; the highest wins, and of equals the lowest id. Tokens that bad words or `min_tokens`
 keep out are never chosen: the hash is mixed again while it names one. `top_k`, `top_p` and `min_p` keep at least the
-best token, which is the only one this model knows.
+best token, which is the only one this model knows. Log-probabilities are those of logits of 10 for the hash modulo the
+vocabulary and 0 for all others.
 """
 
 import time
-import zlib
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import ProtocolError
-from actorlm.execution.bad_words import BadWords
-from actorlm.execution.randomness import MASK, mix, word
+from actorlm.execution.null_sequence import NullSequence
+from actorlm.logprobs import Scores, pack
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import AddRequest, RunStep
-from actorlm.sampling import SamplingParams
 from actorlm.wire import int32, read_int32
-
-HASHED_LOGIT = 10.0
-
-
-class _Sequence:
-    """What a slot holds: no ids, only what the next token depends on."""
-
-    __slots__ = (
-        "allowed", "bad_words", "bias", "blocks", "computed", "crc", "ends", "length", "min_length", "sampling", "seed",
-        "seen",
-    )  # fmt: skip
-
-    def __init__(self, request: AddRequest, eos_token_ids: tuple[int, ...]) -> None:
-        sampling = self.sampling = request.sampling
-        ids = read_int32(request.token_ids)
-        generated = ids[request.prompt_length :]
-        self.crc = zlib.crc32(request.token_ids)
-        self.length = len(ids)
-        self.seed = 0 if sampling.greedy else sampling.seed & MASK
-        self.min_length = request.prompt_length + sampling.min_tokens
-        self.ends = frozenset((*eos_token_ids, *sampling.stop_token_ids)) if sampling.min_tokens else frozenset()
-        self.allowed = None if sampling.allowed_token_ids is None else sorted(set(sampling.allowed_token_ids))
-        self.bad_words = BadWords(sampling.bad_words, generated) if sampling.bad_words else None
-        self.bias = _summed(sampling)
-        self.seen: Counter[int] = Counter()
-        """How often each token was generated, if there are penalties; 0 for one that stands in the prompt alone."""
-        if sampling.penalized:
-            self.seen.update(dict.fromkeys(ids, 0))
-            self.seen.update(generated)
-        self.blocks = 0
-        self.computed = -1
-
-    def next_token(self, vocab_size: int) -> int:
-        """The token at the sequence's end."""
-        out = self._out()
-        candidates = range(vocab_size) if self.allowed is None else self.allowed
-        bits = word(word(self.seed, self.crc), self.length)
-        while (token := candidates[bits % len(candidates)]) in out:
-            bits = mix(bits)
-        return self._best(token, out, candidates) if self.bias or self.seen else token
-
-    def _out(self) -> frozenset[int]:
-        ends = self.ends if self.length < self.min_length else frozenset()
-        return ends if self.bad_words is None else ends.union(self.bad_words.banned())
-
-    def _best(self, hashed: int, out: frozenset[int], candidates: Sequence[int]) -> int:
-        known = {hashed, *self.bias, *self.seen}
-        logits = {token: self._logit(token, hashed) for token in known if token in candidates and token not in out}
-        plain = next((token for token in candidates if token not in known and token not in out), None)
-        if plain is not None:
-            logits[plain] = 0.0
-        return min(logits, key=lambda token: (-logits[token], token))
-
-    def _logit(self, token: int, hashed: int) -> float:
-        logit = self.bias.get(token, 0.0) + (HASHED_LOGIT if token == hashed else 0.0)
-        if token not in self.seen:
-            return logit
-        sampling, generated = self.sampling, self.seen[token]
-        penalty = sampling.repetition_penalty
-        logit = logit / penalty if logit > 0 else logit * penalty
-        return logit - sampling.frequency_penalty * generated - sampling.presence_penalty * (generated > 0)
-
-    def append(self, token: int) -> None:
-        """The sequence grows by a token that was sampled."""
-        self.crc = zlib.crc32(token.to_bytes(4, "little"), self.crc)
-        self.length += 1
-        if self.bad_words is not None:
-            self.bad_words.append(token)
-        if self.sampling.penalized:
-            self.seen[token] += 1
 
 
 class NullRunner:
@@ -116,7 +44,8 @@ class NullRunner:
         self._max_model_len = max_model_len
         self._max_num_batched_tokens = max_num_batched_tokens
         self._step_s = step_ms / 1000
-        self._slots: list[_Sequence | None] = [None] * max_num_seqs
+        self._slots: list[NullSequence | None] = [None] * max_num_seqs
+        self._scored: set[int] = set()
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         """There are no weights: `progress(0, 0)`."""
@@ -130,15 +59,18 @@ class NullRunner:
         began = time.perf_counter_ns()
         self._update(step)
         rows = self._compute_rows(step)
-        tokens = int32(self._sample(slot) for slot in self._sampled(step, rows))
+        scores = self._score_prompts(rows) if self._scored else {}
+        tokens = int32(self._sample(slot, scores) for slot in self._sampled(step, rows))
+        logprobs = pack([scores.get(slot) for slot, _, _ in rows])
         if self._step_s:
             time.sleep(self._step_s)
-        return StepDone(step=step.step, tokens=tokens, busy_ns=time.perf_counter_ns() - began)
+        return StepDone(step.step, tokens, time.perf_counter_ns() - began, logprobs)
 
     def _update(self, step: RunStep) -> None:
         for slot in read_int32(step.released):
             self._at(slot)
             self._slots[slot] = None
+            self._scored.discard(slot)
         for request in step.added:
             self._add(request)
         for slot, block in _rows(step.block_slots, step.block_ids):
@@ -154,16 +86,18 @@ class NullRunner:
             raise ProtocolError(f"slot {slot} gets {len(ids)} ids with a prompt of {request.prompt_length}")
         if min(ids) < 0 or max(ids) >= self._model.vocab_size:
             raise ProtocolError(f"slot {slot} gets an id that is not one of {self._model.vocab_size}")
-        self._slots[slot] = _Sequence(request, self._model.eos_token_ids)
+        sequence = self._slots[slot] = NullSequence(request, self._model.eos_token_ids, self._model.vocab_size)
+        if sequence.is_scored:
+            self._scored.add(slot)
 
-    def _at(self, slot: int) -> _Sequence:
+    def _at(self, slot: int) -> NullSequence:
         sequence = self._slots[slot] if 0 <= slot < len(self._slots) else None
         if sequence is None:
             raise ProtocolError(f"the plan names slot {slot}, which is empty or is not one of {len(self._slots)}")
         return sequence
 
-    def _compute_rows(self, step: RunStep) -> list[tuple[int, int]]:
-        """Checks the rows and moves their slots on; gives (slot, end) of each."""
+    def _compute_rows(self, step: RunStep) -> list[tuple[int, int, int]]:
+        """Checks the rows and moves their slots on; gives (slot, start, end) of each."""
         rows = _rows(step.slots, step.starts, step.counts)
         total = sum(count for _, _, count in rows)
         if total > self._max_num_batched_tokens:
@@ -172,7 +106,7 @@ class NullRunner:
             raise ProtocolError(f"step {step.step} has two rows of one slot")
         for slot, start, count in rows:
             self._compute(slot, start, count)
-        return [(slot, start + count) for slot, start, count in rows]
+        return [(slot, start, start + count) for slot, start, count in rows]
 
     def _compute(self, slot: int, start: int, count: int) -> None:
         sequence, end = self._at(slot), start + count
@@ -182,18 +116,28 @@ class NullRunner:
             raise ProtocolError(f"slot {slot} computes to {end} of {sequence.length} ids in {sequence.blocks} blocks")
         sequence.computed = end
 
-    def _sampled(self, step: RunStep, rows: list[tuple[int, int]]) -> list[int]:
+    def _sampled(self, step: RunStep, rows: list[tuple[int, int, int]]) -> list[int]:
         indices = list(read_int32(step.sampled))
         if indices != sorted(set(indices)) or (indices and not 0 <= indices[0] <= indices[-1] < len(rows)):
             raise ProtocolError(f"step {step.step} samples rows {indices} of {len(rows)}")
-        for slot, end in (rows[i] for i in indices):
+        for slot, _, end in (rows[i] for i in indices):
             if end != self._at(slot).length or end >= self._max_model_len:
                 raise ProtocolError(f"slot {slot} samples at {end} of {self._at(slot).length} ids")
         return [rows[i][0] for i in indices]
 
-    def _sample(self, slot: int) -> int:
+    def _score_prompts(self, rows: list[tuple[int, int, int]]) -> dict[int, Scores]:
+        """What each slot gained that asks for log-probabilities; so far, those of its prompt."""
+        return {
+            slot: self._at(slot).score_prompt(start, end) or Scores()
+            for slot, start, end in rows
+            if slot in self._scored
+        }
+
+    def _sample(self, slot: int, scores: dict[int, Scores]) -> int:
         sequence = self._at(slot)
-        token = sequence.next_token(self._model.vocab_size)
+        token = sequence.next_token()
+        if slot in scores:
+            sequence.score_next(scores[slot].output, token)
         sequence.append(token)
         return token
 
@@ -202,10 +146,3 @@ def _rows(*columns: bytes) -> list[tuple[int, ...]]:
     if len(set(map(len, columns))) > 1 or len(columns[0]) % 4:
         raise ProtocolError(f"columns that belong together have {[len(column) for column in columns]} bytes")
     return list(zip(*map(read_int32, columns), strict=True))
-
-
-def _summed(sampling: SamplingParams) -> dict[int, float]:
-    bias: dict[int, float] = {}
-    for token, value in sampling.logit_bias:
-        bias[token] = bias.get(token, 0.0) + value
-    return bias

@@ -6,6 +6,7 @@ scheduler: it does what the plan says, or raises.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -18,11 +19,13 @@ from actorlm.errors import ConfigError
 from actorlm.execution.attention_plan import CacheShape, plan_attention, plan_tiles
 from actorlm.execution.batch import Batch, Slots
 from actorlm.execution.kv_cache import allocate, check_memory
-from actorlm.execution.sampler import Sampler
+from actorlm.execution.sampler import NO_IDS, Sampler
+from actorlm.execution.scoring import Scoring
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Native, choose_level
 from actorlm.kernels.paged_attention import AttentionPlan, TilePlan
 from actorlm.layers.attention import StepInputs
+from actorlm.logprobs import Logprobs
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import AddRequest, RunStep
 from actorlm.models.registry import model_class
@@ -75,6 +78,7 @@ class Runner:
             vocab_size=model.vocab_size,
         )
         self._sampler = Sampler(max_num_seqs, model.eos_token_ids)
+        self._scoring = Scoring(max_num_seqs)
         self._cache_shape = CacheShape(num_blocks, model.num_kv_heads, model.head_dim, self._dtype)
         self._caches: list[LayerCache] = []
 
@@ -109,21 +113,27 @@ class Runner:
             ids = np.frombuffer(request.token_ids, np.int32)
             prompt, generated = ids[: request.prompt_length], ids[request.prompt_length :]
             self._sampler.put(request.slot, request.sampling, prompt, generated)
-        tokens = self._compute(batch) if len(batch.slots) > 0 else np.empty(0, np.int32)
-        return StepDone(step=step.step, tokens=tokens.tobytes(), busy_ns=time.perf_counter_ns() - began)
+            self._scoring.put(request.slot, request.sampling, len(prompt), len(generated))
+        tokens, logprobs = self._compute(batch) if len(batch.slots) > 0 else (NO_IDS, None)
+        return StepDone(step.step, tokens.tobytes(), time.perf_counter_ns() - began, logprobs)
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """float32 logits [S, V] of the batch's sampled rows; the cache gains its tokens."""
         logits: torch.Tensor = self.model(self._inputs(batch), self._caches)
         return logits
 
-    def _compute(self, batch: Batch) -> NDArray[np.int32]:
-        logits_SV = self.logits(batch)
-        if len(batch.sampled_slots) == 0:
-            return np.empty(0, np.int32)
-        tokens = self._sampler.sample(logits_SV, batch.sampled_slots, batch.sampled_positions, batch.generated)
-        self._slots.append(batch.sampled_slots, tokens)
-        return tokens
+    def _compute(self, batch: Batch) -> tuple[NDArray[np.int32], Logprobs | None]:
+        parts = self._scoring.prompt_parts(batch, self._slots.tokens)
+        if parts:
+            wanted = np.concatenate([batch.sampled_tokens, *(part.tokens for part in parts)])
+            batch = replace(batch, sampled_tokens=wanted)
+        logits = self.logits(batch)
+        logits_SV, logits_NV = logits[: len(batch.sampled_slots)], logits[len(batch.sampled_slots) :]
+        raw, tokens = self._scoring.raw(logits_SV, batch), NO_IDS
+        if len(batch.sampled_slots) > 0:
+            tokens = self._sampler.sample(logits_SV, batch.sampled_slots, batch.sampled_positions, batch.generated)
+            self._slots.append(batch.sampled_slots, tokens)
+        return tokens, self._scoring.score(batch, raw, tokens, parts, logits_NV)
 
     def _inputs(self, batch: Batch) -> StepInputs:
         shape = self._cache_shape

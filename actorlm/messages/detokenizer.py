@@ -6,9 +6,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from actorlm.errors import ProtocolError
+from actorlm.logprobs import Logprobs
 from actorlm.messages.actor import Control
 from actorlm.messages.frontend import Finish
-from actorlm.wire import Int32, Int64, Message, Natural, RequestId, UInt8
+from actorlm.wire import Int32, Int64, Message, Natural, RequestId, UInt8, read_int32
 
 _LAST_FINISH = max(Finish)
 
@@ -52,6 +53,8 @@ class TokensSampled(Message):
 
     Row i says: `counts[i]` new ids of `requests[i]`, attempt `attempts[i]`; the ids of all rows follow each other in
     `tokens`. `finishes[i]` is a `Finish`; `cached[i]` counts the prompt tokens that came from the prefix cache.
+    `logprobs` has the same rows, each with an entry for every new id or for none; a row without new ids is there for
+    its prompt's. It is None if no row has any.
     """
 
     replica: int
@@ -61,6 +64,7 @@ class TokensSampled(Message):
     tokens: Int32
     finishes: UInt8
     cached: Int32
+    logprobs: Logprobs | None = None
 
     def check(self) -> None:
         """Raises ProtocolError for columns that do not fit together, which decoding does not see."""
@@ -74,6 +78,11 @@ class TokensSampled(Message):
             raise ProtocolError(f"TokensSampled has other than the counted tokens, {len(self.tokens)} bytes")
         if max(self.finishes, default=0) > _LAST_FINISH:
             raise ProtocolError(f"TokensSampled has the finish {max(self.finishes)}, which is none")
+        if self.logprobs is not None:
+            self.logprobs.check(rows)
+            scored = zip(read_int32(self.logprobs.outputs), read_int32(self.counts), strict=True)
+            if any(outputs not in (0, count) for outputs, count in scored):
+                raise ProtocolError("TokensSampled has log-probabilities of other than its tokens")
 
 
 Inbox = Open | Close | TokensSampled | Control

@@ -1,5 +1,6 @@
 """What an EngineCore's executor receives from its workers."""
 
+from actorlm.logprobs import Logprobs
 from actorlm.wire import Int32, Message
 
 
@@ -11,11 +12,15 @@ class WorkerReady(Message):
 
 
 class StepDone(Message):
-    """The output rank has finished a step. `tokens[i]` belongs to the i-th entry of the plan's `sampled`."""
+    """The output rank has finished a step. `tokens[i]` belongs to the i-th entry of the plan's `sampled`.
+
+    `logprobs` has the plan's rows; None if none of them asks for any.
+    """
 
     step: int
     tokens: Int32
     busy_ns: int
+    logprobs: Logprobs | None = None
 
 
 class StepFailed(Message):

@@ -2,6 +2,7 @@
 
 from enum import IntEnum
 
+from actorlm.logprobs import Logprobs
 from actorlm.messages.actor import Control, Drain, MetricsCollected, TreeChanged
 from actorlm.messages.balancer import RequestRefused
 from actorlm.wire import Int32, Int64, Message, UInt8
@@ -27,7 +28,8 @@ class Opened(Message):
 class TextDelta(Message):
     """New text of all of a frontend's requests that moved in one step, in columns like TokensSampled.
 
-    `texts[i]` belongs to row i and may be empty while a character or a possible stop string is incomplete.
+    `texts[i]` belongs to row i and may be empty while a character or a possible stop string is incomplete. `logprobs`
+    has the same rows; prompt tokens may come again after a preemption.
     """
 
     requests: Int64
@@ -37,6 +39,7 @@ class TextDelta(Message):
     texts: tuple[str, ...]
     finishes: UInt8
     cached: Int32
+    logprobs: Logprobs | None = None
 
 
 class RequestsInterrupted(Message):

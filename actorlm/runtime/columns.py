@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from actorlm.runtime.errors import BadBody
 
-ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8}
+ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4}
 
 Check = Callable[[Any], None]
 

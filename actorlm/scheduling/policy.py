@@ -10,21 +10,33 @@
   fits a quarter of the rest is computed in the first step that has a slot and blocks for it.
 - **The youngest yields.** When a request needs a block and none is free, the one that arrived last is preempted: it
   gives up its blocks, keeps its tokens, and is first in line again. The oldest never yields, so something always ends.
+- **Scored prompts come in small chunks.** Where log-probabilities of prompts are asked for, at most `MAX_SCORED` such
+  tokens are computed in a step: each has logits over the whole vocabulary.
 - **Room to grow.** A request enters only if its known tokens fit and one free block is left for each that runs already;
   else it would soon be preempted and its prefill lost.
 """
 
+MAX_SCORED = 512
+"""Tokens of prompts in one step whose log-probabilities are asked for."""
+
 
 class Shares:
-    """Divides the tokens that one step has left for prefills. Ask in order of arrival."""
+    """Divides the tokens that one step has left for prefills, `scored` of them at most scored ones.
 
-    def __init__(self, tokens: int) -> None:
+    Ask in order of arrival.
+    """
+
+    def __init__(self, tokens: int, scored: int = MAX_SCORED) -> None:
         self.left = tokens
+        self._scored_left = scored
         self._wanted: list[int] = []
         self._granted: list[int] = []
 
-    def ask(self, tokens: int) -> None:
+    def ask(self, tokens: int, *, scored: bool = False) -> None:
         """One more prefill, with so many tokens to compute."""
+        if scored:
+            tokens = min(tokens, self._scored_left)
+            self._scored_left -= tokens
         granted = min(tokens, (self.left + 1) // 2)
         self.left -= granted
         self._wanted.append(tokens)

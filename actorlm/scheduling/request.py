@@ -97,6 +97,14 @@ class Request:
         return len(self.token_ids) - self.prompt_length
 
     @property
+    def scores_prompt(self) -> bool:
+        """Whether log-probabilities of the prompt are still wanted, so that all of it must be computed.
+
+        With the first generated token they have been delivered.
+        """
+        return self.sampling.prompt_logprobs is not None and self.num_generated == 0
+
+    @property
     def num_unscheduled(self) -> int:
         """Tokens left for the next plans: 1 in a decode, more in a prefill, 0 if it ends with a token in flight."""
         length = len(self.token_ids) + self.num_pending

@@ -23,10 +23,10 @@ from actorlm.scheduling.request import Request, State
 
 
 class Sampled(NamedTuple):
-    """A request's new token, and whether the request ended with it."""
+    """A request's new token, and whether the request ended with it. `apply` gives each a token."""
 
     request: Request
-    token: int
+    token: int | None
     finish: Finish
 
 
@@ -193,10 +193,10 @@ class Scheduler:
         """Divides the tokens that decodes have left among running prefills and those it admits."""
         shares = Shares(self._config.max_num_batched_tokens - len(step.requests))
         for request in prefills:
-            shares.ask(request.num_unscheduled)
+            shares.ask(request.num_unscheduled, scored=request.scores_prompt)
         while shares.left and (admitted := self._admit(step)):
             prefills.append(admitted)
-            shares.ask(admitted.num_unscheduled)
+            shares.ask(admitted.num_unscheduled, scored=admitted.scores_prompt)
         for request, count in zip(prefills, shares.settle(), strict=True):
             if count:
                 step.add_row(request, count)
@@ -206,7 +206,7 @@ class Scheduler:
         if not self._waiting or not self._free_slots or self.running >= self._max_running:
             return None
         request = next(iter(self._waiting.values()))
-        cached = self._prefix.match(request) if self._prefix else []
+        cached = self._prefix.match(request) if self._prefix and not request.scores_prompt else []
         fresh = blocks_for(len(request.token_ids)) - len(cached)
         taken = fresh + self._pool.count_idle(cached)
         if not may_enter(blocks=taken, free=self._pool.num_free, running=self.running):
@@ -219,7 +219,7 @@ class Scheduler:
 
     def _count_hits(self, request: Request, cached: int) -> None:
         """Preempted requests find what they computed themselves; that is no saving."""
-        if self._prefix and request.state is State.WAITING:
+        if self._prefix and request.state is State.WAITING and not request.scores_prompt:
             self._prefix.queries += len(request.token_ids)
             self._prefix.hits += cached
             request.num_cached = min(cached, request.prompt_length)

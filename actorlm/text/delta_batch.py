@@ -8,10 +8,12 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from actorlm.logprobs import Scores, pack
 from actorlm.messages.frontend import Finish, TextDelta
 from actorlm.wire import int32, int64
 
-MAX_CHARACTERS = 1 << 20
+MAX_SIZE = 1 << 20
+"""Characters of text, and bytes of log-probabilities."""
 
 
 @dataclass(slots=True)
@@ -21,7 +23,15 @@ class _Row:
     finish: Finish = Finish.NOT_YET
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     texts: list[str] = field(default_factory=list)
+    scores: Scores | None = None
     size: int = 0
+
+    def add_scores(self, scores: Scores) -> None:
+        self.size += scores.size
+        if self.scores is None:
+            self.scores = scores
+        else:
+            self.scores.extend(scores)
 
 
 class DeltaBatch:
@@ -33,8 +43,17 @@ class DeltaBatch:
     def __bool__(self) -> bool:
         return bool(self._rows)
 
-    def add(self, request: int, attempt: int, ids: Sequence[int], text: str, finish: Finish, cached: int) -> None:
-        """Appends to the row of `request`. A newer attempt replaces an older one's row."""
+    def add(
+        self,
+        request: int,
+        attempt: int,
+        ids: Sequence[int],
+        text: str,
+        finish: Finish,
+        cached: int,
+        scores: Scores | None = None,
+    ) -> None:
+        """Appends to the row of `request`, which keeps `scores`. A newer attempt replaces an older one's row."""
         row = self._rows.get(request)
         if row is None or row.attempt < attempt:
             row = self._rows[request] = _Row(attempt, cached)
@@ -42,13 +61,15 @@ class DeltaBatch:
         row.texts.append(text)
         row.size += len(text)
         row.finish = finish
+        if scores is not None:
+            row.add_scores(scores)
 
     def drop(self, request: int) -> None:
         """Forgets a request that its frontend has closed."""
         self._rows.pop(request, None)
 
     def message(self) -> TextDelta:
-        """The first rows, up to about `MAX_CHARACTERS` of text, as one message; `sent` takes them out."""
+        """The first rows, up to about `MAX_SIZE`, as one message; `sent` takes them out."""
         first = self._first()
         rows = first.values()
         return TextDelta(
@@ -59,6 +80,7 @@ class DeltaBatch:
             texts=tuple("".join(row.texts) for row in rows),
             finishes=bytes(row.finish for row in rows),
             cached=int32(row.cached for row in rows),
+            logprobs=pack([row.scores for row in rows]),
         )
 
     def sent(self) -> None:
@@ -68,16 +90,16 @@ class DeltaBatch:
 
     def _first(self) -> dict[int, _Row]:
         """As the rows are merged while they wait, a message of all of them could become too large to send."""
-        if self._characters <= MAX_CHARACTERS:
+        if self._size <= MAX_SIZE:
             return self._rows
         first, size = {}, 0
         for request, row in self._rows.items():
             first[request] = row
             size += row.size
-            if size > MAX_CHARACTERS:
+            if size > MAX_SIZE:
                 break
         return first
 
     @property
-    def _characters(self) -> int:
+    def _size(self) -> int:
         return sum(row.size for row in self._rows.values())

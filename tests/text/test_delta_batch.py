@@ -49,7 +49,7 @@ def test_a_closed_request_is_dropped():
 
 
 def test_much_text_leaves_in_several_messages(monkeypatch):
-    monkeypatch.setattr(delta_batch, "MAX_CHARACTERS", 10)
+    monkeypatch.setattr(delta_batch, "MAX_SIZE", 10)
     batch = DeltaBatch()
     for request in range(5):
         batch.add(request, 0, [request], "12345", Finish.NOT_YET, 0)
