@@ -85,6 +85,9 @@ class Scores:
         self.prompt = Entries() if prompt is None else prompt
         self.output = Entries() if output is None else output
 
+    def __bool__(self) -> bool:
+        return bool(self.prompt) or bool(self.output)
+
     @property
     def end(self) -> int:
         """The first prompt position after the entries."""
@@ -108,6 +111,14 @@ class Scores:
             more.forget_prompt(self.end)
             self.prompt.extend(more.prompt)
         self.output.extend(more.output)
+
+
+def joined(before: Scores | None, after: Scores | None) -> Scores | None:
+    """Both, in the first of them that there is."""
+    if before is None or after is None:
+        return after if before is None else before
+    before.extend(after)
+    return before
 
 
 class Logprobs(Message):

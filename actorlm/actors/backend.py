@@ -75,6 +75,10 @@ class ServingBackend:
         """See `api.ports.Backend`."""
         return await self._run(lambda: self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens), len(ids))
 
+    def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
+        """See `api.ports.Backend`."""
+        return self._tokenizer.bytes_of(token_id, skip_special_tokens=skip_special_tokens)
+
     async def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """See `api.ports.Backend`."""
         template = self._template

@@ -7,7 +7,7 @@ from typing import Self
 
 from actorlm.api.ports import Delta, FinishReason, Submission
 from actorlm.errors import ActorlmError
-from actorlm.logprobs import Scores
+from actorlm.logprobs import Scores, joined
 
 NOWHERE = -1
 """The detokenizer of a choice whose text is not open yet."""
@@ -105,7 +105,5 @@ class Generation:
 def _merge(before: Delta, after: Delta) -> Delta:
     finish: FinishReason | None = after.finish
     tokens, cached = before.tokens + after.tokens, max(before.cached_tokens, after.cached_tokens)
-    scores = after.scores if before.scores is None else before.scores
-    if before.scores is not None and after.scores is not None:
-        before.scores.extend(after.scores)
+    scores = joined(before.scores, after.scores)
     return Delta(before.choice, before.text + after.text, tokens, finish, cached, scores)

@@ -12,7 +12,8 @@ from litestar.params import JSONBody
 from actorlm.api import lower
 from actorlm.api.documented import GeneratingOperation, answers
 from actorlm.api.fields import CHAT, without_effect
-from actorlm.api.lower_chat import check_text_only, conversation, max_completion_tokens
+from actorlm.api.logprobs import ChatFormat, vocabulary
+from actorlm.api.lower_chat import check_text_only, conversation, max_completion_tokens, top_logprobs
 from actorlm.api.ports import Backend
 from actorlm.api.schema_chat import ChatCompletion, ChatCompletionRequest
 from actorlm.api.status import accepting
@@ -53,12 +54,13 @@ async def answer(
         prompt_ids = await backend.render_chat(conversation(request.messages))
     model, banned = backend.model, await lower.bad_words(request, backend)
     room = lower.check_prompt(prompt_ids, "messages", model.vocab_size, backend.limits)
-    max_tokens = max_completion_tokens(request, room)
+    wanted = lower.Wanted(max_completion_tokens(request, room), top_logprobs(request))
     choices = lower.submissions(
-        request, prompt_ids, max_tokens=max_tokens, n=n, model=model, banned=banned, draw_seed=draw_seed
+        request, prompt_ids, wanted=wanted, n=n, model=model, banned=banned, draw_seed=draw_seed
     )
     with_usage = lower.wants_usage(request)
     identity = Identity(f"chatcmpl-{uuid4().hex}", int(time.time()), backend.served_name)
-    wire = ChatWire(identity, n, with_usage)
+    form = None if wanted.logprobs is None else ChatFormat(vocabulary(backend, skip_special_tokens=False))
+    wire = ChatWire(identity, n, with_usage, form)
     generation = backend.submit(choices, request_id)
     return Answer(generation, wire, Tally([len(prompt_ids)], n), stream=stream, with_usage=with_usage)

@@ -13,12 +13,14 @@ from litestar.params import JSONBody
 from actorlm.api import lower
 from actorlm.api.documented import GeneratingOperation, answers
 from actorlm.api.fields import COMPLETION, without_effect
-from actorlm.api.lower_completions import Prompts, is_text, max_tokens, prompts
-from actorlm.api.ports import Backend, Delta, Submission
+from actorlm.api.logprobs import CompletionFormat, vocabulary
+from actorlm.api.lower_completions import Prompts, is_text, max_tokens, prompt_logprobs, prompts
+from actorlm.api.ports import Backend, Delta, Generation, Submission
 from actorlm.api.schema_completions import Completion, CompletionRequest
 from actorlm.api.status import accepting
 from actorlm.api.stream import Answer, Tally
 from actorlm.api.wire import CompletionWire, Identity
+from actorlm.logprobs import Scores
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +63,28 @@ class NothingToGenerate:
         self._deltas = None
 
 
+class PromptAlone:
+    """A generation of which only the prompt's log-probabilities are wanted."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Sequence[Delta]:
+        return [_of_prompt(delta) for delta in await anext(self._generation)]
+
+    def abort(self) -> None:
+        """Ends the generation."""
+        self._generation.abort()
+
+
+def _of_prompt(delta: Delta) -> Delta:
+    scores = None if delta.scores is None else Scores(delta.scores.start, delta.scores.prompt)
+    return Delta(delta.choice, "", 0, "length" if delta.finish else None, delta.cached_tokens, scores)
+
+
 async def answer(request: CompletionRequest, backend: Backend, draw_seed: lower.DrawSeed, request_id: str) -> Answer:
     """Checks a request and begins to answer it. Raises ActorlmError."""
     lower.check_model(request.model, backend.served_name)
@@ -73,8 +97,10 @@ async def answer(request: CompletionRequest, backend: Backend, draw_seed: lower.
     echoes = await _echoes(found, n, request, backend) if request.echo else []
     count, with_usage = len(found) * n, lower.wants_usage(request)
     identity = Identity(f"cmpl-{uuid4().hex}", int(time.time()), backend.served_name)
-    wire = CompletionWire(identity, count, with_usage, echoes)
-    generation = backend.submit(choices, request_id) if choices else NothingToGenerate(count)
+    wire = CompletionWire(identity, count, with_usage, echoes, _format(request, ids, n, backend))
+    generation: Generation = backend.submit(choices, request_id) if choices else NothingToGenerate(count)
+    if choices and request.max_tokens == 0:
+        generation = PromptAlone(generation)
     return Answer(generation, wire, Tally([len(one) for one in ids], n), stream=stream, with_usage=with_usage)
 
 
@@ -88,16 +114,29 @@ async def _token_ids(found: Prompts, backend: Backend) -> list[list[int]]:
 async def _submissions(
     request: CompletionRequest, ids: list[list[int]], n: int, backend: Backend, draw_seed: lower.DrawSeed
 ) -> list[Submission]:
-    """The choices of all prompts: those of prompt i are at i * n to i * n + n - 1. None at all for an echo alone."""
+    """The choices of all prompts: those of prompt i are at i * n to i * n + n - 1.
+
+    None at all for an echo alone; if that is to be scored, one token is generated, which nobody sees.
+    """
     choices: list[Submission] = []
     model, limits, banned = backend.model, backend.limits, await lower.bad_words(request, backend)
     for prompt_ids in ids:
         room = lower.check_prompt(prompt_ids, "prompt", model.vocab_size, limits)
-        if length := max_tokens(request, room):
+        length, scored = max_tokens(request, room), prompt_logprobs(request)
+        if length or scored is not None:
+            wanted = lower.Wanted(max(length, 1), request.logprobs, scored)
             choices += lower.submissions(
-                request, prompt_ids, max_tokens=length, n=n, model=model, banned=banned, draw_seed=draw_seed
+                request, prompt_ids, wanted=wanted, n=n, model=model, banned=banned, draw_seed=draw_seed
             )
     return choices
+
+
+def _format(request: CompletionRequest, ids: list[list[int]], n: int, backend: Backend) -> CompletionFormat | None:
+    if request.logprobs is None:
+        return None
+    skip = request.skip_special_tokens is not False
+    firsts = [prompt_ids[0] for prompt_ids in ids for _ in range(n)] if request.echo else []
+    return CompletionFormat(vocabulary(backend, skip_special_tokens=skip), len(ids) * n, firsts)
 
 
 async def _echoes(found: Prompts, n: int, request: CompletionRequest, backend: Backend) -> list[str]:

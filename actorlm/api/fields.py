@@ -66,6 +66,7 @@ _COMMON = {
         "extra; 0.01 to 100, default 1; divides the positive logits of tokens in prompt or output, multiplies others"
     ),
     "bad_words": _used("extra; up to 128 texts that the output never contains, at its beginning or after a space"),
+    "logprob_token_ids": _used("extra; up to 128 token ids to list beside the most probable ones; only with logprobs"),
     "allowed_token_ids": _used("extra; the only token ids that the output may contain; default: all"),
     "user": _ignored("nothing is kept about users"),
 }
@@ -77,8 +78,8 @@ CHAT: Mapping[str, Field] = _COMMON | {
     "tools": _neutral("tool calls are not implemented, so tools are accepted only with tool_choice none"),
     "tool_choice": _neutral("tool calls are not implemented, so only none, and auto without tools, are accepted"),
     "response_format": _neutral('constrained output is not implemented, so only {"type": "text"} is accepted'),
-    "logprobs": _neutral("log probabilities are not implemented; leave it out"),
-    "top_logprobs": _neutral("log probabilities are not implemented; leave it out"),
+    "logprobs": _used("log-probabilities of all generated tokens, before temperature, penalties and the like"),
+    "top_logprobs": _used("0 to 20 most probable tokens in each place; only with logprobs"),
     "modalities": _neutral("this server makes text, so only text is accepted"),
     "function_call": _neutral("functions cannot be called, so only none and auto are accepted"),
     "service_tier": _neutral("there is one tier, so only auto and default are accepted"),
@@ -101,10 +102,10 @@ CHAT: Mapping[str, Field] = _COMMON | {
 COMPLETION: Mapping[str, Field] = _COMMON | {
     "prompt": _used("a text, texts, token ids, or lists of token ids; no mixtures"),
     "max_tokens": _used("default 16; a larger value than the room left is cut to it; 0 only with echo"),
-    "echo": _used("the prompt's text comes before the generated text"),
+    "echo": _used("the prompt's text comes before the generated text, its log-probabilities before the generated ones"),
     "best_of": _neutral("choices are not ranked, so only 1 is accepted"),
     "suffix": _neutral("text is not filled in before a suffix, so only an empty one is accepted"),
-    "logprobs": _refused("log probabilities are not implemented; leave it out"),
+    "logprobs": _used("0 to 20 most probable tokens in each place, the prompt's places too with echo"),
 }
 
 

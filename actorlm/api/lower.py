@@ -9,6 +9,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,6 +19,14 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import BadRequest, ContextLengthExceeded, NotFound
 from actorlm.sampling import SamplingParams, check_sampling, check_token, logit_bias_pairs
 from actorlm.text.bad_words import sequences, spellings
+
+
+class Wanted(NamedTuple):
+    """What a route has read from fields of its own: tokens at most, and most probable tokens in each place if any."""
+
+    max_tokens: int
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 @contextmanager
@@ -102,11 +111,11 @@ async def bad_words(request: GenerationRequest, backend: Backend) -> TokenSequen
 
 
 def sampling(
-    request: GenerationRequest, max_tokens: int, seed: int, model: ModelDescription, banned: TokenSequences
+    request: GenerationRequest, seed: int, model: ModelDescription, wanted: Wanted, banned: TokenSequences
 ) -> SamplingParams:
     """How the tokens of one choice are chosen. Raises BadRequest naming the field at fault."""
     params = SamplingParams(
-        max_tokens=max_tokens,
+        max_tokens=wanted.max_tokens,
         temperature=1.0 if request.temperature is None else request.temperature,
         top_p=1.0 if request.top_p is None else request.top_p,
         top_k=max(request.top_k or 0, 0),
@@ -121,6 +130,9 @@ def sampling(
         frequency_penalty=request.frequency_penalty or 0.0,
         bad_words=banned,
         allowed_token_ids=None if request.allowed_token_ids is None else tuple(request.allowed_token_ids),
+        logprobs=wanted.logprobs,
+        prompt_logprobs=wanted.prompt_logprobs,
+        logprob_token_ids=tuple(request.logprob_token_ids or ()),
     )
     check_sampling(params, model.vocab_size, model.eos_token_ids)
     return params
@@ -130,15 +142,15 @@ def submissions(
     request: GenerationRequest,
     prompt_ids: list[int],
     *,
-    max_tokens: int,
+    wanted: Wanted,
     n: int,
     model: ModelDescription,
     banned: TokenSequences,
     draw_seed: DrawSeed,
 ) -> list[Submission]:
-    """The `n` choices of one prompt: `max_tokens` is what the room allows, `banned` bad words. Raises BadRequest."""
+    """The `n` choices of one prompt; `banned` are the bad words. Raises BadRequest."""
     seed = draw_seed() if request.seed is None else request.seed
-    params = sampling(request, max_tokens, seed, model, banned)
+    params = sampling(request, seed, model, wanted, banned)
     stop, include_stop = stop_strings(request), bool(request.include_stop_str_in_output)
     skip_special_tokens = request.skip_special_tokens is not False
     return [

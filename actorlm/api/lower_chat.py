@@ -33,10 +33,21 @@ def max_completion_tokens(request: ChatCompletionRequest, room: int) -> int:
     return room if wanted is None else min(wanted, room)
 
 
-def check_text_only(request: ChatCompletionRequest) -> None:
-    """Raises BadRequest if the answer would need log probabilities or a tool call."""
+def top_logprobs(request: ChatCompletionRequest) -> int | None:
+    """How many most probable tokens are wanted in each place; None for no log-probabilities at all.
+
+    Raises BadRequest for what is asked of log-probabilities that are not asked for.
+    """
     if request.logprobs:
-        raise BadRequest(f"logprobs: {CHAT['logprobs'].note}", param="logprobs")
+        return request.top_logprobs or 0
+    for name in ("top_logprobs", "logprob_token_ids"):
+        if getattr(request, name):
+            raise BadRequest(f"{name} needs logprobs to be true", param=name)
+    return None
+
+
+def check_text_only(request: ChatCompletionRequest) -> None:
+    """Raises BadRequest if the answer would need a tool call."""
     if request.tool_choice == "required" or isinstance(request.tool_choice, NamedToolChoice):
         raise BadRequest(f"tool_choice: {_why_not(request)}", param="tool_choice")
     if request.tools and request.tool_choice != "none":

@@ -28,6 +28,16 @@ def is_text(found: Prompts) -> bool:
     return isinstance(found[0], str)
 
 
+def prompt_logprobs(request: CompletionRequest) -> int | None:
+    """How many most probable tokens are wanted in each place of the prompt; None for no log-probabilities of it.
+
+    Raises BadRequest for what is asked of log-probabilities that are not asked for.
+    """
+    if request.logprobs is None and request.logprob_token_ids:
+        raise BadRequest("logprob_token_ids needs logprobs, which may be 0", param="logprob_token_ids")
+    return request.logprobs if request.echo else None
+
+
 def max_tokens(request: CompletionRequest, room: int) -> int:
     """The most tokens of one choice: what was asked for or 16, cut to the room left. 0 means echo alone."""
     if request.max_tokens == 0:

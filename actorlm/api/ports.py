@@ -101,6 +101,9 @@ class Backend(Protocol):
     async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of token ids."""
 
+    def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
+        """The bytes that one token stands for; none for a special token that is skipped."""
+
     async def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """The token ids of a conversation, ending where the assistant begins to speak; computed off the event loop.
 

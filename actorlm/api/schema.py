@@ -12,6 +12,8 @@ from msgspec import Meta
 from actorlm.sampling import (
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
+    MAX_LOGPROB_TOKEN_IDS,
+    MAX_LOGPROBS,
     MAX_PENALTY,
     MAX_REPETITION_PENALTY,
     MAX_SEED,
@@ -35,7 +37,9 @@ Penalty = Annotated[float, Meta(ge=-MAX_PENALTY, le=MAX_PENALTY)]
 RepetitionPenalty = Annotated[float, Meta(ge=MIN_REPETITION_PENALTY, le=MAX_REPETITION_PENALTY)]
 BadWords = Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS // 2)]
 """Each word may be two token sequences."""
+LogprobTokenIds = Annotated[list[int], Meta(max_length=MAX_LOGPROB_TOKEN_IDS)]
 AllowedTokenIds = Annotated[list[int], Meta(min_length=1)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 TopK = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
@@ -74,6 +78,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     repetition_penalty: RepetitionPenalty | None = None
     bad_words: BadWords | None = None
     allowed_token_ids: AllowedTokenIds | None = None
+    logprob_token_ids: LogprobTokenIds | None = None
     user: str | None = None
 
 

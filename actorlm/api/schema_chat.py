@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from actorlm.api.ports import FinishReason
-from actorlm.api.schema import AtLeastOne, GenerationRequest, Refused, Usage
+from actorlm.api.schema import AtLeastOne, GenerationRequest, Refused, TopLogprobs, Usage
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
@@ -136,7 +136,7 @@ class ChatCompletionRequest(GenerationRequest, frozen=True, forbid_unknown_field
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
     response_format: TextFormat | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
+    top_logprobs: TopLogprobs | None = None
     modalities: list[Literal["text"]] | None = None
     function_call: Literal["none", "auto"] | None = None
     service_tier: Literal["auto", "default"] | None = None
@@ -156,6 +156,30 @@ class ChatCompletionRequest(GenerationRequest, frozen=True, forbid_unknown_field
     web_search_options: Refused = None
 
 
+class TopLogprob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token that could have come, and its log-probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token that came. `top_logprobs` are the most probable ones, best first, then those asked for by id."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry for each generated token, also for those that are left out of the text."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None
+
+
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer of one choice."""
 
@@ -169,7 +193,7 @@ class ChatChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     index: int
     message: ChatMessage
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishReason
 
 
@@ -196,7 +220,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     index: int
     delta: ChatDelta
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
 
 

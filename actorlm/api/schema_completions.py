@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from actorlm.api.ports import FinishReason
-from actorlm.api.schema import GenerationRequest, NotNegative, Refused, Usage
+from actorlm.api.schema import GenerationRequest, NotNegative, TopLogprobs, Usage
 
 PromptList = Annotated[list[str | int | list[int]], Meta(min_length=1)]
 
@@ -23,7 +23,19 @@ class CompletionRequest(GenerationRequest, frozen=True, forbid_unknown_fields=Tr
     echo: bool | None = None
     best_of: Annotated[int, Meta(ge=1, le=1)] | None = None
     suffix: Annotated[str, Meta(max_length=0)] | None = None
-    logprobs: Refused = None
+    logprobs: TopLogprobs | None = None
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Four lists with an entry for each token, also for those that are left out of the text.
+
+    `top_logprobs` are the most probable tokens and the one that came. Nothing is known of a prompt's first token.
+    """
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +43,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     text: str
     index: int
-    logprobs: None
+    logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
 
 

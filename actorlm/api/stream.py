@@ -21,6 +21,7 @@ from actorlm.api.ports import Delta, FinishReason, Generation
 from actorlm.api.schema import PromptTokensDetails, Usage
 from actorlm.api.wire import DONE, Wire
 from actorlm.errors import Interrupted, Unavailable
+from actorlm.logprobs import Scores, joined
 
 log = structlog.get_logger(__name__)
 
@@ -99,13 +100,16 @@ class Answer(ASGIResponse):
 
     async def _send_whole(self, send: Send) -> None:
         texts: list[list[str]] = [[] for _ in self._tally.reasons]
+        scores: list[Scores | None] = [None for _ in self._tally.reasons]
         async for deltas in self._generation:
             for delta in deltas:
                 self._tally.add(delta)
                 texts[delta.choice].append(delta.text)
+                scores[delta.choice] = joined(scores[delta.choice], delta.scores)
         if self._gone:
             return
-        body = self._wire.whole(["".join(pieces) for pieces in texts], self._tally.ends(), self._tally.usage())
+        whole = ["".join(pieces) for pieces in texts]
+        body = self._wire.whole(whole, scores, self._tally.ends(), self._tally.usage())
         await self._start([(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], send)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -143,8 +147,8 @@ class Answer(ASGIResponse):
             tally.opened[choice] = True
             opening = wire.opening(choice)
         if delta.finish is not None:
-            return opening + wire.finish(choice, delta.text, delta.finish)
-        return opening + wire.text(choice, delta.text) if delta.text else opening
+            return opening + wire.finish(choice, delta.text, delta.scores, delta.finish)
+        return opening + wire.text(choice, delta.text, delta.scores) if delta.text or delta.scores else opening
 
     def _closing_events(self) -> bytes:
         self._tally.ends()

@@ -9,10 +9,12 @@ from typing import Protocol
 
 import msgspec
 
+from actorlm.api.logprobs import ChatFormat, CompletionFormat
 from actorlm.api.ports import FinishReason
 from actorlm.api.schema import Usage
-from actorlm.api.schema_chat import ChatChoice, ChatCompletion, ChatMessage
-from actorlm.api.schema_completions import Completion, CompletionChoice
+from actorlm.api.schema_chat import ChatChoice, ChatCompletion, ChatLogprobs, ChatMessage
+from actorlm.api.schema_completions import Completion, CompletionChoice, CompletionLogprobs
+from actorlm.logprobs import Scores
 
 DONE = b"data: [DONE]\n\n"
 
@@ -33,23 +35,25 @@ class Wire(Protocol):
     def opening(self, choice: int) -> bytes:
         """The events before a choice's first text; may be none."""
 
-    def text(self, choice: int, text: str) -> bytes:
-        """The event of new text."""
+    def text(self, choice: int, text: str, scores: Scores | None) -> bytes:
+        """The event of new text, and of what is known of its tokens."""
 
-    def finish(self, choice: int, text: str, reason: FinishReason) -> bytes:
+    def finish(self, choice: int, text: str, scores: Scores | None, reason: FinishReason) -> bytes:
         """The events of a choice's last text, which may be empty, and of its end."""
 
     def usage(self, usage: Usage) -> bytes:
         """The event of the usage."""
 
-    def whole(self, texts: Sequence[str], reasons: Sequence[FinishReason], usage: Usage) -> bytes:
+    def whole(
+        self, texts: Sequence[str], scores: Sequence[Scores | None], reasons: Sequence[FinishReason], usage: Usage
+    ) -> bytes:
         """The body of an answer that is not streamed."""
 
 
-def json_text(text: str) -> bytes:
-    """`text` as JSON without the three characters that some readers of lines take for ends of lines."""
-    encoded = _encode(text)
-    if text.isascii():
+def json_text(value: object) -> bytes:
+    """A text, or a struct with texts, as JSON without the characters that some readers of lines take for their ends."""
+    encoded = _encode(value)
+    if encoded.isascii():
         return encoded
     encoded = encoded.replace(b"\xc2\x85", b"\\u0085")
     return encoded.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
@@ -69,70 +73,116 @@ class _Template:
 
 
 class ChatWire:
-    """Answers of `/v1/chat/completions`."""
+    """Answers of `/v1/chat/completions`. Without a format nobody has asked for log-probabilities."""
 
-    def __init__(self, identity: Identity, choices: int, with_usage: bool) -> None:
+    def __init__(self, identity: Identity, choices: int, with_usage: bool, form: ChatFormat | None = None) -> None:
         self._identity = identity
+        self._form = form
         self._template = template = _Template(identity, b"chat.completion.chunk", with_usage)
         self._heads = [template.head + b'{"index":%d,"delta":{' % choice for choice in range(choices)]
         self._going_on = b'},"logprobs":null,"finish_reason":null}' + template.tail
+        self._scored = b'},"logprobs":%b,"finish_reason":null}' + template.tail
         self._ended = b'},"logprobs":null,"finish_reason":"%b"}' + template.tail
 
     def opening(self, choice: int) -> bytes:
         """The role."""
         return self._heads[choice] + b'"role":"assistant","content":""' + self._going_on
 
-    def text(self, choice: int, text: str) -> bytes:
+    def text(self, choice: int, text: str, scores: Scores | None = None) -> bytes:
         """Content."""
-        return self._heads[choice] + b'"content":' + json_text(text) + self._going_on
+        logprobs = self._logprobs(scores)
+        tail = self._going_on if logprobs is None else self._scored % json_text(logprobs)
+        return self._heads[choice] + b'"content":' + json_text(text) + tail
 
-    def finish(self, choice: int, text: str, reason: FinishReason) -> bytes:
+    def finish(self, choice: int, text: str, scores: Scores | None, reason: FinishReason) -> bytes:
         """Content if there is any, then an empty delta with the reason."""
-        last = self.text(choice, text) if text else b""
+        last = self.text(choice, text, scores) if text or scores else b""
         return last + self._heads[choice] + self._ended % reason.encode()
 
     def usage(self, usage: Usage) -> bytes:
         """A chunk without choices."""
         return self._template.usage(usage)
 
-    def whole(self, texts: Sequence[str], reasons: Sequence[FinishReason], usage: Usage) -> bytes:
+    def whole(
+        self, texts: Sequence[str], scores: Sequence[Scores | None], reasons: Sequence[FinishReason], usage: Usage
+    ) -> bytes:
         """A ChatCompletion."""
-        one, rows = self._identity, enumerate(zip(texts, reasons, strict=True))
+        one, rows = self._identity, enumerate(zip(texts, scores, reasons, strict=True))
         choices = [
-            ChatChoice(index, ChatMessage("assistant", text, None), None, reason) for index, (text, reason) in rows
+            ChatChoice(index, ChatMessage("assistant", text, None), self._logprobs(known), reason)
+            for index, (text, known, reason) in rows
         ]
         return _encode(ChatCompletion(one.id, "chat.completion", one.created, one.model, choices, usage))
 
+    def _logprobs(self, scores: Scores | None) -> ChatLogprobs | None:
+        return self._form.of(scores) if self._form is not None and scores else None
+
 
 class CompletionWire:
-    """Answers of `/v1/completions`. `echoes[i]`, if any, comes before the text of choice i."""
+    """Answers of `/v1/completions`. `echoes[i]`, if any, comes before the text of choice i.
 
-    def __init__(self, identity: Identity, choices: int, with_usage: bool, echoes: Sequence[str]) -> None:
+    Without a format nobody has asked for log-probabilities.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        choices: int,
+        with_usage: bool,
+        echoes: Sequence[str],
+        form: CompletionFormat | None = None,
+    ) -> None:
         self._identity = identity
         self._echoes = echoes
+        self._form = form
         self._template = template = _Template(identity, b"text_completion", with_usage)
         self._middles = [b',"index":%d,"logprobs":null,"finish_reason":' % choice for choice in range(choices)]
         self._head, self._tail = template.head + b'{"text":', b"}" + template.tail
 
     def opening(self, choice: int) -> bytes:
-        """The echo."""
-        return self.text(choice, self._echoes[choice]) if self._echoes else b""
+        """The echo, and of its log-probabilities the first."""
+        if not self._echoes:
+            return b""
+        logprobs = None if self._form is None else self._form.opening(choice)
+        return self._event(choice, self._echoes[choice], logprobs, b"null")
 
-    def text(self, choice: int, text: str) -> bytes:
+    def text(self, choice: int, text: str, scores: Scores | None = None) -> bytes:
         """New text."""
-        return self._head + json_text(text) + self._middles[choice] + b"null" + self._tail
+        return self._event(choice, text, self._logprobs(choice, scores), b"null")
 
-    def finish(self, choice: int, text: str, reason: FinishReason) -> bytes:
+    def finish(self, choice: int, text: str, scores: Scores | None, reason: FinishReason) -> bytes:
         """The last text with the reason."""
-        return self._head + json_text(text) + self._middles[choice] + b'"%b"' % reason.encode() + self._tail
+        return self._event(choice, text, self._logprobs(choice, scores), b'"%b"' % reason.encode())
 
     def usage(self, usage: Usage) -> bytes:
         """A chunk without choices."""
         return self._template.usage(usage)
 
-    def whole(self, texts: Sequence[str], reasons: Sequence[FinishReason], usage: Usage) -> bytes:
+    def whole(
+        self, texts: Sequence[str], scores: Sequence[Scores | None], reasons: Sequence[FinishReason], usage: Usage
+    ) -> bytes:
         """A Completion."""
         one, echoes = self._identity, self._echoes or [""] * len(texts)
-        rows = enumerate(zip(echoes, texts, reasons, strict=True))
-        choices = [CompletionChoice(echo + text, index, None, reason) for index, (echo, text, reason) in rows]
+        rows = enumerate(zip(echoes, texts, scores, reasons, strict=True))
+        choices = [
+            CompletionChoice(echo + text, index, self._all_logprobs(index, known), reason)
+            for index, (echo, text, known, reason) in rows
+        ]
         return _encode(Completion(one.id, "text_completion", one.created, one.model, choices, usage))
+
+    def _event(self, choice: int, text: str, logprobs: CompletionLogprobs | None, reason: bytes) -> bytes:
+        middle = self._middles[choice]
+        if logprobs is not None:
+            middle = b',"index":%d,"logprobs":%b,"finish_reason":' % (choice, json_text(logprobs))
+        return self._head + json_text(text) + middle + reason + self._tail
+
+    def _logprobs(self, choice: int, scores: Scores | None) -> CompletionLogprobs | None:
+        return self._form.of(choice, scores) if self._form is not None and scores else None
+
+    def _all_logprobs(self, choice: int, scores: Scores | None) -> CompletionLogprobs | None:
+        if self._form is None:
+            return None
+        opening = self._form.opening(choice) or CompletionLogprobs([], [], [], [])
+        rest = self._form.of(choice, scores or Scores())
+        pairs = zip(msgspec.structs.astuple(opening), msgspec.structs.astuple(rest), strict=True)
+        return CompletionLogprobs(*(first + second for first, second in pairs))

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actorlm.logprobs import Scores, pack
+from actorlm.logprobs import Scores, joined, pack
 from actorlm.messages.frontend import Finish, TextDelta
 from actorlm.wire import int32, int64
 
@@ -28,10 +28,7 @@ class _Row:
 
     def add_scores(self, scores: Scores) -> None:
         self.size += scores.size
-        if self.scores is None:
-            self.scores = scores
-        else:
-            self.scores.extend(scores)
+        self.scores = joined(self.scores, scores)
 
 
 class DeltaBatch:

@@ -12,7 +12,7 @@ from codecs import utf_8_decode
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from actorlm.text.tokenizer import Tokenizer
+from actorlm.text.tokenizer import Tokenizer, is_byte_token
 
 REPLACEMENT = "\ufffd"
 
@@ -30,6 +30,12 @@ class Incremental(Protocol):
     def flush(self) -> str:
         """The text of what was incomplete, when no more ids come."""
         ...
+
+
+def utf_8_characters(data: bytes) -> tuple[int, int]:
+    """How many characters the bytes complete, and how many bytes these take; bytes that form none count as U+FFFD."""
+    text, consumed = utf_8_decode(data, "replace", False)
+    return len(text), consumed
 
 
 class ByteLevelStream:
@@ -77,7 +83,7 @@ class WindowStream:
             return ""
         self._new.append(token_id)
         if self._tokenizer.has_byte_fallback:
-            incomplete = _is_byte(token)
+            incomplete = is_byte_token(token)
         else:
             incomplete = self._decode(self._given + self._new).endswith(REPLACEMENT)
         return "" if incomplete else self.flush()
@@ -92,10 +98,6 @@ class WindowStream:
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
-
-
-def _is_byte(token: str) -> bool:
-    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
 
 
 def incremental(tokenizer: Tokenizer, *, context_ids: Sequence[int], skip_special_tokens: bool) -> Incremental:

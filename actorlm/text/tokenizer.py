@@ -61,6 +61,20 @@ class Tokenizer:
         """The bytes by token id, of a byte-level tokenizer. Shared by all streams."""
         return self._token_bytes[skip_special_tokens]
 
+    def bytes_of(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
+        """The bytes that one token stands for; none for an unknown id, or a special token that is skipped.
+
+        A tokenizer that is not byte-level may drop a space at the beginning of a text; it is kept here.
+        """
+        if self.is_byte_level:
+            return self.token_bytes(skip_special_tokens=skip_special_tokens)[token_id]
+        token = self.backend.id_to_token(token_id)
+        if token is None or (skip_special_tokens and token_id in self.special_ids):
+            return b""
+        if self.has_byte_fallback and is_byte_token(token):
+            return bytes([int(token[3:5], 16)])
+        return token.replace("▁", " ").encode()
+
     @property
     def is_byte_level(self) -> bool:
         """Whether a token's text is a sequence of bytes in the byte alphabet, as in GPT-2, Llama 3 and Qwen."""
@@ -90,6 +104,11 @@ class Tokenizer:
         if self.backend.normalizer is None:
             return 1
         return NFC_SHRINKS if isinstance(self.backend.normalizer, normalizers.NFC) else sys.maxsize
+
+
+def is_byte_token(token: str) -> bool:
+    """Whether this is how a vocabulary with byte fallback writes a byte: <0x00> to <0xFF>."""
+    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
 
 
 def load_tokenizer(description: ModelDescription) -> Tokenizer:

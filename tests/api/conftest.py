@@ -15,6 +15,7 @@ from actorlm.api.server import HttpServer
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import HttpConfig
 from actorlm.errors import ActorlmError, ContextLengthExceeded
+from actorlm.logprobs import Scores
 from actorlm.messages.actor import TreeState
 
 VOCAB_SIZE = 257
@@ -59,7 +60,8 @@ class FakeGeneration:
             finish = "stop"
         if finish:
             self.finished.add(choice)
-        return Delta(choice, words[step % len(words)], 1, finish, self.backend.cached_tokens)
+        scores = self.backend.scores(submission, step)
+        return Delta(choice, words[step % len(words)], 1, finish, self.backend.cached_tokens, scores)
 
     def abort(self) -> None:
         self.aborted.set()
@@ -80,6 +82,7 @@ class FakeBackend:
         self.bos = [BOS]
         self.cached_tokens = 0
         self.words: Callable[[Submission], Sequence[str]] = lambda _: WORDS
+        self.scores: Callable[[Submission, int], Scores | None] = lambda *_: None
         self.hold: set[int] = set()
         self.fail_at: tuple[int, Exception] | None = None
         self.refusal: ActorlmError | None = None
@@ -106,6 +109,11 @@ class FakeBackend:
 
     async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         return bytes(one for one in ids if one != BOS).decode(errors="replace")
+
+    def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
+        if token_id == BOS:
+            return b"" if skip_special_tokens else b"<s>"
+        return bytes([token_id])
 
     async def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         self.conversations.append(messages)

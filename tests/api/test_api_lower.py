@@ -5,8 +5,8 @@ import pytest
 from conftest import CONTEXT, VOCAB_SIZE, chat, text
 
 from actorlm.api import lower
-from actorlm.api.lower_chat import conversation, max_completion_tokens
-from actorlm.api.lower_completions import max_tokens, prompts
+from actorlm.api.lower_chat import conversation, max_completion_tokens, top_logprobs
+from actorlm.api.lower_completions import max_tokens, prompt_logprobs, prompts
 from actorlm.api.ports import Limits
 from actorlm.api.schema_chat import ChatCompletionRequest
 from actorlm.api.schema_completions import CompletionRequest
@@ -26,9 +26,12 @@ def as_text(**fields):
     return msgspec.convert(text(**fields), CompletionRequest)
 
 
-def submit(request, n=1, room=20, seed=7, banned=()):
+WANTED = lower.Wanted(20)
+
+
+def submit(request, n=1, wanted=WANTED, seed=7, banned=()):
     return lower.submissions(
-        request, [1, 2], max_tokens=room, n=n, model=MODEL, banned=banned, draw_seed=lambda: seed
+        request, [1, 2], wanted=wanted, n=n, model=MODEL, banned=banned, draw_seed=lambda: seed
     )  # fmt: skip
 
 
@@ -37,14 +40,15 @@ def test_every_used_field_reaches_the_submission():
         temperature=0.5, top_p=0.25, top_k=3, min_p=0.125, seed=-1, min_tokens=2, ignore_eos=True, stop=["a", "b"],
         stop_token_ids=[5, 256], logit_bias={"7": -100, "8": 1.5}, skip_special_tokens=False,
         include_stop_str_in_output=True, repetition_penalty=1.5, presence_penalty=-0.5, frequency_penalty=0.25,
-        allowed_token_ids=[9, 5], bad_words=["x"],
+        allowed_token_ids=[9, 5], bad_words=["x"], logprobs=2, logprob_token_ids=[4, 3],
     )  # fmt: skip
-    (one,) = submit(request, banned=((7, 8),))
+    (one,) = submit(request, banned=((7, 8),), wanted=lower.Wanted(20, 2, 1))
     assert one.prompt_ids == [1, 2]
     assert one.sampling == SamplingParams(
         max_tokens=20, temperature=0.5, top_p=0.25, top_k=3, min_p=0.125, seed=-1, min_tokens=2, ignore_eos=True,
         stop_token_ids=(5, 256), logit_bias=((7, -100.0), (8, 1.5)), repetition_penalty=1.5, presence_penalty=-0.5,
-        frequency_penalty=0.25, allowed_token_ids=(9, 5), bad_words=((7, 8),),
+        frequency_penalty=0.25, allowed_token_ids=(9, 5), bad_words=((7, 8),), logprobs=2, prompt_logprobs=1,
+        logprob_token_ids=(4, 3),
     )  # fmt: skip
     assert one.stop == ("a", "b")
     assert one.include_stop
@@ -86,6 +90,7 @@ def test_c19_the_derivation_of_seeds_does_not_change():
         ("logit_bias", {"abc": 1}),
         ("logit_bias", {"9" * 5000: 1}),
         ("min_tokens", 21),
+        ("logprob_token_ids", [VOCAB_SIZE]),
         ("allowed_token_ids", [VOCAB_SIZE]),
         ("allowed_token_ids", [-1]),
         ("allowed_token_ids", [1] * (VOCAB_SIZE + 1)),
@@ -120,6 +125,42 @@ def test_c04_something_is_always_left_to_choose(monkeypatch, fields, banned, lef
     with pytest.raises(BadRequest, match="no token may be left") as caught:
         submit(as_text(**fields), banned=banned)
     assert caught.value.param == ("allowed_token_ids" if "allowed_token_ids" in fields else "bad_words")
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20, "logprob_token_ids": [1]}, 20),
+    ],
+)
+def test_log_probabilities_of_chat(fields, wanted):
+    assert top_logprobs(as_chat(**fields)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [({}, None), ({"logprobs": 2}, None), ({"logprobs": 2, "echo": True}, 2), ({"logprobs": 0, "echo": True}, 0)],
+)
+def test_an_echo_has_the_prompts_log_probabilities(fields, wanted):
+    assert prompt_logprobs(as_text(**fields)) == wanted
+
+
+@pytest.mark.parametrize("fields", [{"top_logprobs": 1}, {"logprobs": False, "top_logprobs": 2}])
+def test_top_logprobs_without_logprobs_are_refused(fields):
+    with pytest.raises(BadRequest) as caught:
+        top_logprobs(as_chat(**fields))
+    assert caught.value.param == "top_logprobs"
+
+
+def test_token_ids_without_logprobs_are_refused():
+    for wanted in (lambda: top_logprobs(as_chat(logprob_token_ids=[1])),
+                   lambda: prompt_logprobs(as_text(logprob_token_ids=[1]))):  # fmt: skip
+        with pytest.raises(BadRequest) as caught:
+            wanted()
+        assert caught.value.param == "logprob_token_ids"
 
 
 async def test_bad_words_are_spelled_at_the_beginning_and_after_a_space(backend):

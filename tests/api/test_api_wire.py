@@ -25,7 +25,7 @@ def events(raw, kind):
 @pytest.mark.parametrize("text", TEXTS)
 def test_b26_chat_events(text, usage):
     wire = ChatWire(IDENTITY, 3, usage)
-    raw = wire.opening(2) + wire.text(2, text) + wire.finish(2, "", "length") + wire.finish(2, "x", "stop")
+    raw = wire.opening(2) + wire.text(2, text) + wire.finish(2, "", None, "length") + wire.finish(2, "x", None, "stop")
     role, content, end, last, stop = events(raw, ChatCompletionChunk)
     for event in (role, content, end, last, stop):
         assert (event.id, event.created, event.model) == (IDENTITY.id, IDENTITY.created, IDENTITY.model)
@@ -42,7 +42,7 @@ def test_b26_chat_events(text, usage):
 @pytest.mark.parametrize("text", TEXTS)
 def test_b26_completion_events(text, usage):
     wire = CompletionWire(IDENTITY, 2, usage, ["", text])
-    echo, content, end = events(wire.opening(1) + wire.text(1, text) + wire.finish(1, text, "stop"), Completion)
+    echo, content, end = events(wire.opening(1) + wire.text(1, text) + wire.finish(1, text, None, "stop"), Completion)
     for event in (echo, content, end):
         assert (event.id, event.created, event.model) == (IDENTITY.id, IDENTITY.created, IDENTITY.model)
         assert (event.choices[0].text, event.choices[0].index) == (text, 1)

@@ -2,6 +2,7 @@ import pytest
 
 from actorlm.errors import BadRequest, ContextLengthExceeded, Overloaded, ProtocolError
 from actorlm.messages.frontend import Finish
+from actorlm.scheduling.policy import Shares
 from actorlm.scheduling.request import State
 
 
@@ -86,6 +87,37 @@ def test_equal_prefixes_are_computed_once(new_replica):
     replica.run()
     assert replica.worker.tokens_computed == 40 + 8
     assert replica.requests[2].num_cached == 32
+
+
+def test_a_scored_prompt_is_computed_whole_and_in_small_chunks(new_replica, monkeypatch):
+    monkeypatch.setattr(Shares.__init__, "__defaults__", (20,))
+    replica = new_replica(budget=64, num_blocks=32)
+    prompt = list(range(60))
+    replica.add(1, prompt)
+    replica.run()
+    replica.add(2, prompt, prompt_logprobs=1)
+    replica.add(3, prompt, prompt_logprobs=1, max_tokens=2)
+    replica.add(4, prompt)
+    before = replica.worker.tokens_computed
+    plan = replica.step()
+    counts = {request.id: count for request, count in zip(plan.requests, plan.counts, strict=True)}
+    assert counts == {2: 20, 4: 60 % 16}, "20 tokens of scored prompts in a step; the others find the prefix"
+    replica.run()
+    assert replica.worker.tokens_computed - before == 60 + 7 + 60 + 1 + 12 + 7
+    assert [replica.requests[number].num_cached for number in (2, 3, 4)] == [0, 0, 48]
+    assert replica.scheduler.prefix_queries == 120, "a request that may not find anything does not ask"
+    replica.check_idle()
+
+
+def test_a_scored_request_that_has_a_token_may_find_prefixes(new_replica):
+    replica = new_replica(num_blocks=32)
+    prompt = list(range(60))
+    replica.add(1, prompt)
+    replica.run()
+    tokens = replica.outputs[1][:2]
+    replica.add(2, prompt, generated=tokens, attempt=1, prompt_logprobs=1)
+    replica.step()
+    assert replica.requests[2].num_cached == 48
 
 
 def test_a_resumed_request_goes_on_where_it_was(new_replica):

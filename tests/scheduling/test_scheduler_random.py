@@ -25,6 +25,7 @@ def some_request(random: Random) -> tuple[list[int], dict]:
         "ignore_eos": random.random() < 0.7,
         "stop_token_ids": tuple(random.choices(range(VOCABULARY), k=random.choice([0, 0, 1, 2]))),
         "salt": random.choice(["", "", "tenant"]),
+        "prompt_logprobs": 0 if max_tokens == 40 else None,
     }
 
 

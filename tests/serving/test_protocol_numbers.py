@@ -87,7 +87,7 @@ def test_c04_numbers(null_tree, name):
         ({"n": 1_000_000}, "n"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": 5}, "top_logprobs"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
         ({"min_tokens": 5}, "min_tokens"),
         ({"min_tokens": 2**62, "max_tokens": 2**62 - 1}, "min_tokens"),
         ({"temperature": 2.0000001}, "temperature"),
