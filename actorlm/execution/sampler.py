@@ -136,7 +136,7 @@ def _floors(
     best_RC, ids_RC = logits_RV.topk(count)
     k_floor_R1 = best_RC.gather(1, torch.from_numpy(np.where(top_k > 0, np.minimum(top_k, vocab_size), 1) - 1)[:, None])
     k_floor_R1[torch.from_numpy(top_k == 0)] = float("-inf")
-    total_R1 = weights_RV.masked_fill(logits_RV < k_floor_R1, 0.0).sum(dim=-1, keepdim=True)
+    total_R1 = row_sums(weights_RV.masked_fill(logits_RV < k_floor_R1, 0.0))
     weights_RC = weights_RV.gather(1, ids_RC).masked_fill_(best_RC < k_floor_R1, 0.0)
     before_RC = weights_RC.cumsum(dim=-1) - weights_RC
     needed_R1 = total_R1 * _column(top_p)
@@ -146,6 +146,11 @@ def _floors(
     p_floor_R1[off] = float("-inf")
     reached_R = (before_RC + weights_RC)[:, -1] >= needed_R1[:, 0]
     return torch.maximum(k_floor_R1, p_floor_R1)[:, 0], (reached_R | off).numpy() | (count == vocab_size)
+
+
+def row_sums(weights_RV: Tensor) -> Tensor:
+    """[R, 1]; each row by itself, because in a sum over all of them the order of additions depends on their number."""
+    return torch.stack([row_V.sum() for row_V in weights_RV])[:, None]
 
 
 def _invert(weights_RV: Tensor, words: NDArray[np.uint64]) -> NDArray[np.int64]:

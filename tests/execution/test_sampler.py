@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from actorlm.errors import ModelError
 from actorlm.execution.randomness import MASK, word
-from actorlm.execution.sampler import NO_IDS, Sampler
+from actorlm.execution.sampler import NO_IDS, Sampler, row_sums
 from actorlm.sampling import SamplingParams
 
 EOS = (0,)
@@ -220,6 +220,17 @@ def test_a_row_depends_on_nothing_else_in_the_batch(seed, position, others, gree
     alone = sample(logits[3:], [one], [position])
     together = sample(logits[3 - others :], [*company, one], [*range(others), position])
     assert together[-1] == alone[0]
+
+
+def test_the_sum_of_a_row_has_the_same_bits_in_any_batch():
+    weights = torch.rand(8, 50_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together, alone = row_sums(weights), torch.cat([row_sums(weights[row : row + 1]) for row in range(8)])
+        assert torch.equal(together, alone)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_logit_bias_is_added_before_everything():

@@ -103,7 +103,7 @@ def test_c04_numbers(null_tree, name):
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"allowed_token_ids": [2**31]}, "allowed_token_ids"),
-        ({"bad_words": [""]}, "bad_words"),
+        ({"bad_words": [""]}, "bad_words[0]"),
         ({"bad_words": [" "]}, "bad_words"),
         ({"stop": ["x"] * 65}, "stop"),
         ({"stop": "x" * 1025}, "stop"),
