@@ -16,6 +16,7 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import BadRequest, ContextLengthExceeded
 from actorlm.messages.actor import TreeState
 from actorlm.text.chat_template import ChatTemplate
+from actorlm.text.incremental import incremental
 from actorlm.text.tokenizer import Tokenizer
 
 SHORT_CHARACTERS = 4096
@@ -71,9 +72,23 @@ class ServingBackend:
 
         return await self._run(work, sum(map(len, texts)))
 
-    async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    async def decode(
+        self, ids: Sequence[int], *, skip_special_tokens: bool, spaces_between_special_tokens: bool
+    ) -> str:
         """See `api.ports.Backend`."""
-        return await self._run(lambda: self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens), len(ids))
+
+        def work() -> str:
+            if spaces_between_special_tokens:
+                return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+            stream = incremental(
+                self._tokenizer,
+                context_ids=(),
+                skip_special_tokens=skip_special_tokens,
+                spaces_between_special_tokens=False,
+            )
+            return stream.push(ids) + stream.flush()
+
+        return await self._run(work, len(ids))
 
     def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
         """See `api.ports.Backend`."""

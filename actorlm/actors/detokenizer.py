@@ -97,6 +97,7 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
             stop=message.stop,
             include_stop=message.include_stop,
             skip_special_tokens=message.skip_special_tokens,
+            spaces_between_special_tokens=message.spaces_between_special_tokens,
         )
         self._open[message.request] = _OpenText(sender, message.attempt, stream)
         try:

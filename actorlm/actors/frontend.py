@@ -179,6 +179,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
             stop=submission.stop,
             include_stop=submission.include_stop,
             skip_special_tokens=submission.skip_special_tokens,
+            spaces_between_special_tokens=submission.spaces_between_special_tokens,
         )
         error: ActorlmError | None = None
         for _ in self._detokenizers:

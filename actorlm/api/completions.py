@@ -140,9 +140,11 @@ def _format(request: CompletionRequest, ids: list[list[int]], n: int, backend: B
 
 
 async def _echoes(found: Prompts, n: int, request: CompletionRequest, backend: Backend) -> list[str]:
-    skip = request.skip_special_tokens is not False
+    skip, spaces = request.skip_special_tokens is not False, request.spaces_between_special_tokens is not False
     texts = [
-        prompt if isinstance(prompt, str) else await backend.decode(prompt, skip_special_tokens=skip)
+        prompt
+        if isinstance(prompt, str)
+        else await backend.decode(prompt, skip_special_tokens=skip, spaces_between_special_tokens=spaces)
         for prompt in found
     ]
     return [text for text in texts for _ in range(n)]

@@ -57,6 +57,9 @@ _COMMON = {
     "logit_bias": _used("token id to bias, -100 to 100, at most 1024"),
     "ignore_eos": _used("extra; the model's end tokens do not end a choice"),
     "skip_special_tokens": _used("extra; default true"),
+    "spaces_between_special_tokens": _used(
+        "extra; default true; false joins special tokens that are shown, where the model's tokenizer would put spaces"
+    ),
     "include_stop_str_in_output": _used("extra; the stop string or stop token that ended a choice stays in its text"),
     "stream": _used("server-sent events"),
     "stream_options": _used("include_usage; only with stream; include_obfuscation is accepted without effect"),

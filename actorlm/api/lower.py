@@ -160,6 +160,7 @@ def submissions(
             stop=stop,
             include_stop=include_stop,
             skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
         )
         for choice in range(n)
     ]

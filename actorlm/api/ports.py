@@ -24,6 +24,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
@@ -98,7 +99,9 @@ class Backend(Protocol):
         Raises ContextLengthExceeded, before it tokenizes, for a text that is too long to fit in any case.
         """
 
-    async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    async def decode(
+        self, ids: Sequence[int], *, skip_special_tokens: bool, spaces_between_special_tokens: bool
+    ) -> str:
         """The text of token ids."""
 
     def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:

@@ -70,6 +70,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     logit_bias: LogitBias | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -35,6 +35,7 @@ class Open(Message):
     stop: tuple[Annotated[str, Meta(min_length=1)], ...]
     include_stop: bool = False
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
 
     def check(self) -> None:
         """Raises ProtocolError for ids that are none, which decoding does not see."""

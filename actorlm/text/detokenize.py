@@ -47,8 +47,14 @@ class TextStream:
         stop: Sequence[str] = (),
         include_stop: bool = False,
         skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
     ) -> None:
-        self._decoder = incremental(tokenizer, context_ids=context_ids, skip_special_tokens=skip_special_tokens)
+        self._decoder = incremental(
+            tokenizer,
+            context_ids=context_ids,
+            skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
+        )
         self._stops = StopStrings(tuple(stop), include=include_stop) if stop else None
         self._include_stop = include_stop
         self._finished = False

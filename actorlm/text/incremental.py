@@ -63,11 +63,22 @@ class WindowStream:
     """Decodes any other tokens: a window of ids whose beginning has been given out already.
 
     The window keeps the ids of the piece before, so that its decoding has what it depends on (a leading space is
-    dropped at the beginning of a text alone). Each token costs two decodings of the window.
+    dropped at the beginning of a text alone). Each token costs two decodings of the window. Without spaces between
+    special tokens, an added token behind another one is its own content, as vLLM has it, and not what the decoder makes
+    of it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, context_ids: Sequence[int], skip_special_tokens: bool) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        context_ids: Sequence[int],
+        skip_special_tokens: bool,
+        spaces_between_special_tokens: bool = True,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._unspaced = {} if spaces_between_special_tokens else tokenizer.added_tokens
+        self._behind_added = False
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._given = [i for i in context_ids if i not in self._skipped]
         self._given_text = self._decode(self._given)
@@ -75,7 +86,15 @@ class WindowStream:
 
     def push(self, ids: Iterable[int]) -> str:
         """See Incremental."""
-        return "".join([self._push(i) for i in ids if i not in self._skipped])
+        return "".join([self._text(i) for i in ids if i not in self._skipped])
+
+    def _text(self, token_id: int) -> str:
+        text = self._push(token_id)
+        content = self._unspaced.get(token_id)
+        if content is not None and self._behind_added:
+            text = content
+        self._behind_added = content is not None
+        return text
 
     def _push(self, token_id: int) -> str:
         token = self._tokenizer.backend.id_to_token(token_id)
@@ -100,7 +119,19 @@ class WindowStream:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def incremental(tokenizer: Tokenizer, *, context_ids: Sequence[int], skip_special_tokens: bool) -> Incremental:
-    """The decoder for this tokenizer, after the text of `context_ids`."""
-    stream = ByteLevelStream if tokenizer.is_byte_level else WindowStream
-    return stream(tokenizer, context_ids=context_ids, skip_special_tokens=skip_special_tokens)
+def incremental(
+    tokenizer: Tokenizer,
+    *,
+    context_ids: Sequence[int],
+    skip_special_tokens: bool,
+    spaces_between_special_tokens: bool = True,
+) -> Incremental:
+    """The decoder for this tokenizer, after the text of `context_ids`. Byte-level ones put spaces between no tokens."""
+    if tokenizer.is_byte_level:
+        return ByteLevelStream(tokenizer, context_ids=context_ids, skip_special_tokens=skip_special_tokens)
+    return WindowStream(
+        tokenizer,
+        context_ids=context_ids,
+        skip_special_tokens=skip_special_tokens,
+        spaces_between_special_tokens=spaces_between_special_tokens or skip_special_tokens,
+    )

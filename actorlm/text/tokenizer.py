@@ -42,7 +42,9 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
-        self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        added = backend.get_added_tokens_decoder()
+        self.added_tokens = {i: token.content for i, token in added.items()}
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self._token_bytes = TokenBytes(backend, frozenset()), TokenBytes(backend, self.special_ids)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

@@ -107,7 +107,9 @@ class FakeBackend:
             raise ContextLengthExceeded("the text is too long in any case")
         return [(self.bos if add_special_tokens else []) + list(text.encode()) for text in texts]
 
-    async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    async def decode(
+        self, ids: Sequence[int], *, skip_special_tokens: bool, spaces_between_special_tokens: bool
+    ) -> str:
         return bytes(one for one in ids if one != BOS).decode(errors="replace")
 
     def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:

@@ -41,6 +41,7 @@ def test_every_used_field_reaches_the_submission():
         stop_token_ids=[5, 256], logit_bias={"7": -100, "8": 1.5}, skip_special_tokens=False,
         include_stop_str_in_output=True, repetition_penalty=1.5, presence_penalty=-0.5, frequency_penalty=0.25,
         allowed_token_ids=[9, 5], bad_words=["x"], logprobs=2, logprob_token_ids=[4, 3],
+        spaces_between_special_tokens=False,
     )  # fmt: skip
     (one,) = submit(request, banned=((7, 8),), wanted=lower.Wanted(20, 2, 1))
     assert one.prompt_ids == [1, 2]
@@ -53,6 +54,7 @@ def test_every_used_field_reaches_the_submission():
     assert one.stop == ("a", "b")
     assert one.include_stop
     assert not one.skip_special_tokens
+    assert not one.spaces_between_special_tokens
 
 
 def test_defaults_are_openais():

@@ -1,10 +1,13 @@
 """Pieces of text join to what decoding everything at once gives, whatever the ids and however they are cut."""
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import models
 
 from actorlm.text.incremental import ByteLevelStream, WindowStream, incremental
+from actorlm.text.tokenizer import Tokenizer
 
 SPACED = ["▁", "▁▁", "▁hello", "▁world", ".", "<0x0A>", "<0x09>", "</s>", "<0xE6>", "<0x97>", "<0xA5>", "日", "a"]
 
@@ -38,6 +41,32 @@ def test_any_ids_in_any_chunks(all_tokenizers, data, skip):
     chunks = data.draw(chunked(ids_of(tokenizer, max_size=25)))
     everything = tokenizer.decode([i for chunk in chunks for i in chunk], skip_special_tokens=skip)
     assert joined(stream(tokenizer, skip=skip), chunks) == everything
+
+
+@pytest.fixture(scope="module")
+def spacing_tokenizer():
+    """Its decoder puts a space between any two tokens."""
+    vocabulary = {"[UNK]": 0, "a": 1, "b": 2, "[X]": 3, "[Y]": 4}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.add_special_tokens(["[X]", "[Y]"])
+    return Tokenizer(backend)
+
+
+@pytest.mark.parametrize(
+    ("ids", "spaced", "unspaced"),
+    [
+        ([1, 3, 4, 2], "a [X] [Y] b", "a [X][Y] b"),
+        ([3, 3, 3, 1, 4, 3], "[X] [X] [X] a [Y] [X]", "[X][X][X] a [Y][X]"),
+        ([1, 2, 1], "a b a", "a b a"),
+    ],
+)
+def test_special_tokens_are_joined_unless_spaces_are_wanted(spacing_tokenizer, ids, spaced, unspaced):
+    def text(**options):
+        decoder = incremental(spacing_tokenizer, context_ids=(), skip_special_tokens=False, **options)
+        return joined(decoder, [[i] for i in ids])
+
+    assert text() == text(spaces_between_special_tokens=True) == spaced
+    assert text(spaces_between_special_tokens=False) == unspaced
 
 
 UTF8_BYTES = st.sampled_from([0xE6, 0x97, 0xA5, 0xF0, 0x9F, 0x91, 0xA9, 0xED, 0xA0, 0x80, 0xC3, 0xE0, 0xF4, 0x41, 256])

@@ -66,7 +66,7 @@ def test_bytes_are_their_own_ids(byte_tokenizer, data):
 
 @given(st.text(max_size=40).filter(lambda t: not any("\ud800" <= c <= "\udfff" for c in t)))
 def test_any_text_comes_back(byte_tokenizer, text):
-    assert byte_tokenizer.decode(byte_tokenizer.encode(text)) == text
+    assert byte_tokenizer.decode(byte_tokenizer.encode(text), skip_special_tokens=False) == text
 
 
 @pytest.mark.parametrize("text", ["\ud800", "ok \udfff"])
@@ -164,3 +164,17 @@ def _longest_wait(tokenizer, text):
         time.sleep(0.001)
         before, longest = time.monotonic(), max(longest, time.monotonic() - before)
     return longest / (before - began)
+
+
+def test_the_bytes_of_each_token(byte_tokenizer, spm_tokenizer):
+    assert byte_tokenizer.bytes_of(0xE6, skip_special_tokens=True) == b"\xe6"
+    assert byte_tokenizer.bytes_of(256, skip_special_tokens=False) == b"<|endoftext|>"
+    assert byte_tokenizer.bytes_of(256, skip_special_tokens=True) == b""
+    assert byte_tokenizer.bytes_of(10**6, skip_special_tokens=False) == b""
+    found = {
+        token: spm_tokenizer.bytes_of(spm_tokenizer.backend.token_to_id(token), skip_special_tokens=True)
+        for token in ("<0xE6>", "▁hello", "日", "</s>")
+    }
+    assert found == {"<0xE6>": b"\xe6", "▁hello": b" hello", "日": "日".encode(), "</s>": b""}
+    assert spm_tokenizer.bytes_of(spm_tokenizer.vocab_size, skip_special_tokens=False) == b""
+    assert spm_tokenizer.bytes_of(2, skip_special_tokens=False) == b"</s>"
