@@ -9,9 +9,7 @@ on their number alone. They are counted anew when a request enters a slot, so pr
 """
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from actorlm.execution.ragged import Indices, Ragged
 from actorlm.sampling import SamplingParams
@@ -44,20 +42,18 @@ class Penalties:
         self._ids.replace(slot, ids)
         self._generated.replace(slot, generated)
 
-    def apply(self, logits_SV: Tensor, slots: Indices) -> None:
-        """Changes the logits [S, V] of the rows whose slots are penalised."""
+    def apply(self, logits_SV: NDArray[np.float32], slots: Indices) -> None:
+        """Changes the logits of the rows whose slots are penalised."""
         if not self._penalized[slots].any():
             return
         rows, ids = self._ids.read_all(slots)
         _, generated = self._generated.read_all(slots)
-        places = torch.from_numpy(rows), torch.from_numpy(ids.astype(np.int64))
-        owners = slots[rows]
-        repetition, generated_P = torch.from_numpy(self._repetition[owners]), torch.from_numpy(generated)
-        logits_P = logits_SV[places]
-        logits_P = torch.where(logits_P > 0, logits_P / repetition, logits_P * repetition)
-        logits_P -= torch.from_numpy(self._frequency[owners]) * generated_P
-        logits_P -= torch.from_numpy(self._presence[owners]) * (generated_P > 0)
-        logits_SV.index_put_(places, logits_P)
+        owners, logits = slots[rows], logits_SV[rows, ids]
+        repetition = self._repetition[owners]
+        logits = np.where(logits > 0, logits / repetition, logits * repetition)
+        logits -= self._frequency[owners] * generated
+        logits -= self._presence[owners] * (generated > 0)
+        logits_SV[rows, ids] = logits
 
     def append(self, slots: Indices, tokens: NDArray[np.int32]) -> None:
         """These slots, each named once, have generated these tokens."""

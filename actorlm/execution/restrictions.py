@@ -8,9 +8,7 @@ a request gets here (`sampling.check_sampling`).
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from actorlm.execution.bad_words import BadWords
 from actorlm.execution.ragged import Indices, Ragged
@@ -26,7 +24,7 @@ class Restrictions:
         self._eos_token_ids = tuple(eos_token_ids)
         self._min_tokens = np.zeros(max_num_seqs, np.int64)
         self._end_ids = Ragged(max_num_seqs, np.int32)
-        self._allowed: list[Tensor | None] = [None] * max_num_seqs
+        self._allowed: list[Indices | None] = [None] * max_num_seqs
         self._bad_words: list[BadWords | None] = [None] * max_num_seqs
         self._is_restricted: NDArray[np.bool_] = np.zeros(max_num_seqs, np.bool_)
         """Slots with allowed tokens or bad words, which take a loop."""
@@ -36,18 +34,18 @@ class Restrictions:
         allowed, words = params.allowed_token_ids, params.bad_words
         self._min_tokens[slot] = params.min_tokens
         self._end_ids.replace(slot, [*self._eos_token_ids, *params.stop_token_ids])
-        self._allowed[slot] = None if allowed is None else torch.tensor(allowed, dtype=torch.int64)
+        self._allowed[slot] = None if allowed is None else np.array(allowed, np.int64)
         self._bad_words[slot] = BadWords(words, generated_ids.tolist()) if words else None
         self._is_restricted[slot] = allowed is not None or bool(words)
 
-    def apply(self, logits_SV: Tensor, slots: Indices, generated: Indices) -> None:
+    def apply(self, logits_SV: NDArray[np.float32], slots: Indices, generated: Indices) -> None:
         """Sets logits [S, V] to -inf. `generated` [S] are the numbers of tokens generated so far."""
         for row in np.flatnonzero(self._is_restricted[slots]).tolist():
             self._restrict(logits_SV[row], int(slots[row]))
         early = np.flatnonzero(generated < self._min_tokens[slots])
         if len(early) > 0:
             rows, ids = self._end_ids.read_all(slots[early])
-            logits_SV[torch.from_numpy(early[rows]), torch.from_numpy(ids.astype(np.int64))] = OUT
+            logits_SV[early[rows], ids] = OUT
 
     def append(self, slots: Indices, tokens: NDArray[np.int32]) -> None:
         """These slots have generated these tokens."""
@@ -56,11 +54,11 @@ class Restrictions:
             if words is not None:
                 words.append(int(tokens[row]))
 
-    def _restrict(self, logits_V: Tensor, slot: int) -> None:
+    def _restrict(self, logits_V: NDArray[np.float32], slot: int) -> None:
         allowed, words = self._allowed[slot], self._bad_words[slot]
         if allowed is not None:
             kept = logits_V[allowed]
-            logits_V.fill_(OUT)
+            logits_V.fill(OUT)
             logits_V[allowed] = kept
         if words is not None:
             logits_V[words.banned()] = OUT

@@ -74,9 +74,9 @@ class Sampler:
         `positions` are the new tokens' indices in their sequences, `generated` the numbers of tokens generated so far.
         Raises ModelError if a row's logits are not numbers.
         """
-        self._restrictions.apply(logits_SV, slots, generated)
+        self._restrictions.apply(logits_SV.numpy(), slots, generated)
         self._add_bias(logits_SV, slots)
-        self._penalties.apply(logits_SV, slots)
+        self._penalties.apply(logits_SV.numpy(), slots)
         best_S, tokens_S = (part.numpy() for part in logits_SV.max(dim=-1))
         _check_finite(best_S)
         tokens: NDArray[np.int32] = tokens_S.astype(np.int32)
@@ -149,8 +149,8 @@ def _floors(
 
 
 def row_sums(weights_RV: Tensor) -> Tensor:
-    """[R, 1]; each row by itself, because in a sum over all of them the order of additions depends on their number."""
-    return torch.stack([row_V.sum() for row_V in weights_RV])[:, None]
+    """[R, 1]. numpy adds up each row by itself; in torch's sum the order of additions depends on the number of rows."""
+    return torch.from_numpy(weights_RV.numpy().sum(axis=1, keepdims=True))
 
 
 def _invert(weights_RV: Tensor, words: NDArray[np.uint64]) -> NDArray[np.int64]:

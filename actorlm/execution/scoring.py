@@ -1,7 +1,7 @@
 """Log-probabilities of the tokens that a step chooses, and of the prompt tokens that it computes, where asked for.
 
 They come from the model's logits as they are, before the sampler changes them. Each row is summed by itself, so that
-its values do not depend on the batch.
+its values do not depend on the batch, and in numpy: one row is too short for torch's threads.
 
 Legend: N positions of one request, V vocabulary.
 """
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from actorlm.logprobs import Entries, Logprobs, Scores, pack
 from actorlm.sampling import SamplingParams
 
 OFF = -1
+Logits = NDArray[np.float32]
 
 
 class PromptPart(NamedTuple):
@@ -71,15 +71,15 @@ class Scoring:
             if last[row] > batch.starts[row]
         ]
 
-    def raw(self, logits_SV: Tensor, batch: Batch) -> dict[int, Tensor]:
+    def raw(self, logits_SV: Tensor, batch: Batch) -> dict[int, Logits]:
         """A copy of the logits [V] of each sampled row (by its index among those) whose token is to be scored."""
-        wanted = np.flatnonzero(self._output[batch.sampled_slots] != OFF).tolist()
-        return {index: logits_SV[index].clone() for index in wanted}
+        wanted = np.flatnonzero(self._output[batch.sampled_slots] != OFF)
+        return dict(zip(wanted.tolist(), logits_SV.numpy()[wanted], strict=True))
 
     def score(
         self,
         batch: Batch,
-        raw: dict[int, Tensor],
+        raw: dict[int, Logits],
         sampled: NDArray[np.int32],
         parts: list[PromptPart],
         logits_NV: Tensor,
@@ -91,7 +91,7 @@ class Scoring:
         begin = 0
         for part in parts:
             entries, count = Entries(), int(self._prompt[batch.slots[part.row]])
-            for target, logits_V in zip(part.targets.tolist(), logits_NV[begin:], strict=False):
+            for target, logits_V in zip(part.targets.tolist(), logits_NV.numpy()[begin:], strict=False):
                 _append(entries, logits_V, target, count, ())
             begin += len(part.targets)
             rows[part.row] = Scores(part.start, entries)
@@ -102,14 +102,20 @@ class Scoring:
         return pack(rows)
 
 
-def _append(entries: Entries, logits_V: Tensor, token: int, count: int, token_ids: Sequence[int]) -> None:
+def _append(entries: Entries, logits_V: Logits, token: int, count: int, token_ids: Sequence[int]) -> None:
     """Appends what is known of `token`: the `count` best and `token_ids` beside it."""
-    highest = float(logits_V.max())
-    normalizer = highest + float((logits_V - highest).exp_().sum(dtype=torch.float64).log())
+    highest = logits_V.max()
+    normalizer = float(highest) + math.log(np.exp(logits_V - highest).sum(dtype=np.float64))
     if not math.isfinite(normalizer):
         raise ModelError("the model's logits are not finite; --dtype float32 may help")
-    best = logits_V.topk(min(count, len(logits_V)))
-    ids = [token, *best.indices.tolist(), *token_ids]
-    values = logits_V[torch.tensor(ids)].double() - normalizer
-    rank = int((logits_V >= logits_V[token]).sum())
-    entries.append(rank, ids, values.tolist())
+    ids = [token, *_best(logits_V, count), *token_ids]
+    values = logits_V[ids].astype(np.float64) - normalizer
+    entries.append(int(np.count_nonzero(logits_V >= logits_V[token])), ids, values.tolist())
+
+
+def _best(logits_V: Logits, count: int) -> list[int]:
+    """The highest of all, best first, and of equals the lowest id first."""
+    ids = np.arange(len(logits_V))
+    if count < len(ids):
+        ids = np.argpartition(logits_V, -count)[-count:] if count else ids[:0]
+    return [int(i) for i in ids[np.lexsort((ids, -logits_V[ids]))][:count]]
