@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from actorlm.errors import ProtocolError
 from actorlm.logprobs import Entries, Entry, Logprobs, Scores, pack, unpack
-from actorlm.wire import int32
+from actorlm.messages.detokenizer import TokensSampled
+from actorlm.wire import int32, int64
 
 IDS = st.integers(0, 2**31 - 1)
 VALUES = st.floats(-1000, 0, width=32)
@@ -105,3 +106,19 @@ def test_columns_that_do_not_fit_are_refused(changes):
         msgspec.structs.replace(message, **changes).check(2)
     with pytest.raises(ProtocolError):
         message.check(3)
+
+
+@pytest.mark.parametrize(
+    ("counts", "outputs", "fits"), [([1, 0], [1, 0], True), ([1, 0], [0, 0], True), ([2, 1], [1, 1], False)]
+)
+def test_a_row_of_tokens_has_an_entry_for_each_of_them_or_for_none(counts, outputs, fits):
+    rows = [Scores(1, prompt(4), prompt(*range(count))) for count in outputs]
+    message = TokensSampled(
+        replica=0, requests=int64([1, 2]), attempts=int32([0, 0]), counts=int32(counts),
+        tokens=int32(range(sum(counts))), finishes=bytes(2), cached=int32([0, 0]), logprobs=pack(rows),
+    )  # fmt: skip
+    if fits:
+        message.check()
+    else:
+        with pytest.raises(ProtocolError, match="other than its tokens"):
+            message.check()

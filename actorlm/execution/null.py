@@ -61,7 +61,7 @@ class NullRunner:
         rows = self._compute_rows(step)
         scores = self._score_prompts(rows) if self._scored else {}
         tokens = int32(self._sample(slot, scores) for slot in self._sampled(step, rows))
-        logprobs = pack([scores.get(slot) for slot, _, _ in rows])
+        logprobs = pack([scores.get(slot) for slot, _, _ in rows]) if scores else None
         if self._step_s:
             time.sleep(self._step_s)
         return StepDone(step.step, tokens, time.perf_counter_ns() - began, logprobs)

@@ -7,6 +7,7 @@ from hostile import bound_sockets
 from impostor import every_message, say, variations
 from tree import Tree, until
 
+from actorlm.logprobs import Logprobs
 from actorlm.messages.balancer import LoadReported, ReplicaAnnounced
 from actorlm.messages.detokenizer import Close, Open, TokensSampled
 from actorlm.messages.engine import Abort, Generate
@@ -146,7 +147,11 @@ def test_e04_texts_of_others(tree, sockets):
         ),
         TokensSampled(0, int64([1]), int32([0]), int32([1]), int32([67]), bytes([3]), int32([-1])),
         TokensSampled(0, int64([1]), int32([0]), int32([1]), int32([67]), bytes([1]), int32([0])),
-    ]
+        TokensSampled(
+            0, int64([1]), int32([0]), int32([1]), int32([67]), bytes(1), int32([0]),
+            Logprobs(*map(int32, ([1], [2**31 - 1], [1], [2**31 - 1], [1], [1])), b"1234"),
+        ),
+    ]  # fmt: skip
     say(
         sockets["detokenizer-0"],
         "detokenizer-0",
