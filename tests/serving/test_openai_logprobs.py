@@ -141,3 +141,20 @@ def test_bad_words_and_allowed_tokens(tree, directory):
     held = tree.text([65], **extra, bad_words=["ab", "c"])
     assert "ab" not in held
     assert set(held) == set("ab")
+
+
+def test_they_cross_processes_too(tree_of):
+    """Prompts in chunks of 8 and several replicas, frontends and detokenizers give what one process gives."""
+    many = ("--executor", "broadcast", "--dp", 2, "--frontends", 2, "--detokenizers", 2, "--max-num-batched-tokens", 8)
+    fields = {
+        "prompt": PROMPTS,
+        "echo": True,
+        "logprobs": 3,
+        "n": 2,
+        "seed": 5,
+        "max_tokens": 6,
+        "presence_penalty": 1.0,
+    }
+    one, other = (tree_of("--model-impl", "null", *options).complete(**fields) for options in ((), many))
+    assert other["choices"] == one["choices"]
+    assert len(one["choices"][2]["logprobs"]["tokens"]) == len(PROMPTS[1]) + 6
