@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from actorlm.actors.generation import NOWHERE, Choice
 from actorlm.errors import BadRequest
-from actorlm.logprobs import joined
+from actorlm.logprobs import Scores, joined
 
 
 async def collect(generation):
@@ -97,6 +98,19 @@ async def collect_rest(generation):
     async for (delta,) in generation:
         scores, tokens = joined(scores, delta.scores), tokens + delta.tokens
     return scores, tokens
+
+
+def test_a_later_attempt_repeats_nothing_of_the_prompt():
+    def prompt(*tokens):
+        scores = Scores()
+        for token in tokens:
+            scores.prompt.append(1, [token], [0.0])
+        return scores
+
+    choice = Choice(1, 0, None, NOWHERE, 0.0, None, "")
+    taken = [choice.take_scores(prompt(*tokens)) for tokens in ([1, 2, 3], [1, 2], [1, 2, 3, 4, 5])]
+    assert [[entry.token for entry in scores.prompt] for scores in taken] == [[1, 2, 3], [], [4, 5]]
+    assert taken[2].start == 4
 
 
 async def test_c04_the_engine_refuses_what_leaves_nothing_to_choose(memory_tree):
