@@ -12,28 +12,26 @@ from typing import assert_never
 from actorlm.actors.membership import Membership
 from actorlm.errors import ActorlmError, BadRequest
 from actorlm.executors.base import Executor
-from actorlm.logprobs import Logprobs, Scores, pack, unpack
+from actorlm.logprobs import Scores, pack
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
 from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRefused
 from actorlm.messages.detokenizer import TokensSampled
 from actorlm.messages.engine import Abort, Generate, Inbox
-from actorlm.messages.frontend import Finish
 from actorlm.messages.supervisor import PeerStuck
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.errors import NotConnected, PeerFull
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Link, Pusher
-from actorlm.sampling import check_sampling, check_token
-from actorlm.scheduling.plan import StepPlan, encode
+from actorlm.scheduling.core import Core, Step
 from actorlm.scheduling.request import Request
 from actorlm.scheduling.scheduler import Sampled, Scheduler
 from actorlm.topology import Role
-from actorlm.wire import Message, int32, int64, read_int32, read_int64
+from actorlm.wire import Message, int32, int64, read_int64
 
 
 class EngineCore(Actor[Inbox | LinkEvent]):
-    """The shell around `scheduling.scheduler.Scheduler` and an executor."""
+    """The shell around `scheduling.core.Core` and an executor."""
 
     def __init__(
         self,
@@ -51,8 +49,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
     ) -> None:
         super().__init__(name, mailbox)
         self._replica = replica
+        self._core = Core(scheduler, vocab_size)
         self._scheduler = scheduler
-        self._vocab_size = vocab_size
         self._executor = executor
         self._balancer = balancer
         self._detokenizers = detokenizers
@@ -62,8 +60,6 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._loaded = False
         self._work = asyncio.Event()
         self._ended: list[int] = []
-        self._steps = 0
-        self._tokens = 0
         self.spawn(membership.beat(self))
         self.spawn(self._serve())
 
@@ -96,44 +92,31 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._loaded = True
         self._announce()
         while True:
-            plan = self._scheduler.plan()
-            if plan is None:
+            step = self._core.next_step()
+            if step is None:
                 self._report_load()
                 self._work.clear()
                 await self._work.wait()
             else:
-                await self._step(plan)
+                await self._step(step)
 
-    async def _step(self, plan: StepPlan) -> None:
-        running = self._executor.execute_model(encode(plan))
+    async def _step(self, step: Step) -> None:
+        running = self._executor.execute_model(step.message)
         self._report_load()  # of the step before, while this one runs
-        done = await running
-        sampled = self._scheduler.apply(plan, read_int32(done.tokens))
-        self._steps += 1
-        self._tokens += sum(plan.counts)
-        self._deliver(sampled, {} if done.logprobs is None else _scores(plan, done.logprobs))
+        sampled, scores = self._core.take(step, await running)
+        self._deliver(sampled, scores)
 
     def _admit(self, message: Generate) -> None:
         try:
-            self._check(message)
-            self._scheduler.add(Request.from_generate(message))
+            if message.detokenizer not in self._detokenizers:
+                raise BadRequest(f"detokenizer {message.detokenizer} is none of the {len(self._detokenizers)}")
+            self._core.admit(message)
         except ActorlmError as error:
             self._tell_balancer(
                 RequestRefused(message.request, message.attempt, error.status, error.code, error.message, error.param)
             )
         else:
             self._work.set()
-
-    def _check(self, message: Generate) -> None:
-        """Raises BadRequest for what no frontend sends: it would end this process, and the requests of others."""
-        if message.detokenizer not in self._detokenizers:
-            raise BadRequest(f"detokenizer {message.detokenizer} is none of the {len(self._detokenizers)}")
-        if message.deadline_ms is not None:
-            raise BadRequest("deadline_ms is set; this version keeps no deadlines")
-        check_sampling(message.sampling, self._vocab_size, self._scheduler.eos_token_ids)
-        for ids in map(read_int32, filter(None, (message.prompt_ids, message.generated_ids))):
-            check_token("prompt", min(ids), self._vocab_size)
-            check_token("prompt", max(ids), self._vocab_size)
 
     def _abort(self, requests: Iterable[int]) -> None:
         self._ended += self._scheduler.abort(requests)
@@ -146,11 +129,6 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             rows[sample.request.detokenizer].append(sample)
             if sample.finish:
                 self._ended.append(sample.request.id)
-        if scores:
-            moved = {sample.request for sample in sampled}
-            for request in scores:
-                if request not in moved and request.id in self._scheduler.request_ids:
-                    rows[request.detokenizer].append(Sampled(request, None, Finish.NOT_YET))
         for detokenizer, samples in rows.items():
             self._push(detokenizer, _tokens_sampled(self._replica, samples, scores))
 
@@ -210,17 +188,10 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             ("prefix_cache_queries", scheduler.prefix_queries),
             ("prefix_cache_hits", scheduler.prefix_hits),
             ("num_preemptions", scheduler.num_preemptions),
-            ("engine_steps", self._steps),
-            ("iteration_tokens", self._tokens),
+            ("engine_steps", self._core.steps),
+            ("iteration_tokens", self._core.tokens),
         ):
             metrics.set(metric, value, labels)
-
-
-def _scores(plan: StepPlan, logprobs: Logprobs) -> dict[Request, Scores]:
-    """What a step says of its requests. Raises ProtocolError for other rows than the plan's."""
-    logprobs.check(len(plan.requests))
-    rows = zip(plan.requests, unpack(logprobs), strict=True)
-    return {request: scores for request, scores in rows if scores is not None}
 
 
 def _tokens_sampled(replica: int, samples: list[Sampled], scores: Mapping[Request, Scores]) -> TokensSampled:

@@ -1,0 +1,83 @@
+"""What lies between a scheduler and the workers of its replica: requests are checked, plans encoded, answers taken in.
+
+Owns: the scheduler, and the count of steps and tokens. Pure, so that the EngineCore actor and the offline `LLM` are two
+shells around one object. Must not know: sockets, text, who runs a step and where.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from actorlm.errors import BadRequest
+from actorlm.logprobs import Logprobs, Scores, unpack
+from actorlm.messages.engine import Generate
+from actorlm.messages.executor import StepDone
+from actorlm.messages.frontend import Finish
+from actorlm.messages.worker import RunStep
+from actorlm.sampling import check_sampling, check_token
+from actorlm.scheduling.plan import StepPlan, encode
+from actorlm.scheduling.request import Request
+from actorlm.scheduling.scheduler import Sampled, Scheduler
+from actorlm.wire import read_int32
+
+
+class Step(NamedTuple):
+    """A step to run: `message` goes to the workers, `plan` comes back with their answer."""
+
+    plan: StepPlan
+    message: RunStep
+
+
+class Gain(NamedTuple):
+    """What the requests that still go on gained in a step: tokens, or none but scores; and those scores, if any."""
+
+    sampled: list[Sampled]
+    scores: Mapping[Request, Scores]
+
+
+class Core:
+    """The scheduler of one replica, whose model has the token ids 0 to `vocab_size` - 1, and what drives it."""
+
+    def __init__(self, scheduler: Scheduler, vocab_size: int) -> None:
+        self.scheduler = scheduler
+        self.steps = 0
+        self.tokens = 0
+        self._vocab_size = vocab_size
+
+    def admit(self, message: Generate) -> None:
+        """Accepts a request, which then ends exactly once. Raises ActorlmError for one that cannot be served."""
+        if message.deadline_ms is not None:
+            raise BadRequest("deadline_ms is set; this version keeps no deadlines")
+        check_sampling(message.sampling, self._vocab_size, self.scheduler.eos_token_ids)
+        for ids in map(read_int32, filter(None, (message.prompt_ids, message.generated_ids))):
+            check_token("prompt", min(ids), self._vocab_size)
+            check_token("prompt", max(ids), self._vocab_size)
+        self.scheduler.add(Request.from_generate(message))
+
+    def next_step(self) -> Step | None:
+        """The next step, or None when there is nothing to compute now."""
+        plan = self.scheduler.plan()
+        return None if plan is None else Step(plan, encode(plan))
+
+    def take(self, step: Step, done: StepDone) -> Gain:
+        """Takes in the answer to the oldest step that has none. Raises ProtocolError for one that does not fit it."""
+        scores = {} if done.logprobs is None else _scores(step.plan, done.logprobs)
+        sampled = self.scheduler.apply(step.plan, read_int32(done.tokens))
+        self.steps += 1
+        self.tokens += sum(step.plan.counts)
+        return Gain(sampled + self._scored_alone(scores, sampled) if scores else sampled, scores)
+
+    def _scored_alone(self, scores: Mapping[Request, Scores], sampled: list[Sampled]) -> list[Sampled]:
+        """Rows of requests that gained scores of their prompts and no token."""
+        moved = {one.request for one in sampled}
+        return [
+            Sampled(request, None, Finish.NOT_YET)
+            for request in scores
+            if request not in moved and request.id in self.scheduler.request_ids
+        ]
+
+
+def _scores(plan: StepPlan, logprobs: Logprobs) -> dict[Request, Scores]:
+    """What a step says of its requests. Raises ProtocolError for other rows than the plan's."""
+    logprobs.check(len(plan.requests))
+    rows = zip(plan.requests, unpack(logprobs), strict=True)
+    return {request: scores for request, scores in rows if scores is not None}
