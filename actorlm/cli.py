@@ -117,8 +117,8 @@ def plan(model_argument: str | None, **flags: Any) -> None:
 
     def show() -> int:
         config = _config(model_argument, flags)
+        from actorlm.planning import describe_present, kernels, plan_tree
         from actorlm.tables import print_plan
-        from actorlm.up import describe_present, kernels, plan_tree
 
         model = describe_present(config)
         print_plan(plan_tree(config, model, "RUN"), config, model, kernels(config))

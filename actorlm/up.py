@@ -7,23 +7,18 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
-import psutil
 
 from actorlm.actors.supervisor import INTERRUPTED_STATUS, Supervisor
-from actorlm.checkpoint.describe import describe
 from actorlm.checkpoint.description import ModelDescription
-from actorlm.checkpoint.pull import pulled_path
-from actorlm.checkpoint.resolve import ResolvedModel, resolve
 from actorlm.config import Config
-from actorlm.errors import ConfigError, ModelError
+from actorlm.errors import ConfigError
 from actorlm.instance import Instance
-from actorlm.kernels.native import describe_choice
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
+from actorlm.planning import find_model, kernels, plan_tree
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
@@ -31,14 +26,12 @@ from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.supervision import Child, RestartPolicy, Supervision
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.screen import Screen
-from actorlm.topology import ITEM_SIZE, ModelSize, Role, Topology, plan
+from actorlm.topology import Role, Topology
 
 BACKLOG = 2048
 SPIN_COUNT = "20000"
 """How long OpenMP's threads wait busily between two operations. One stream of SmolLM2 in float32 on two cores with
 AVX-512 made 29.4 tokens/s with it, 30.2 with libgomp's own 300,000, 21.0 without; long spinning starves others."""
-
-Progress = Callable[[str, int, int], None]
 
 
 def leave_on_signals() -> None:
@@ -49,58 +42,6 @@ def leave_on_signals() -> None:
 
     for number in SUPERVISORS_SIGNALS:
         signal.signal(number, leave)
-
-
-def find_model(config: Config, progress: Progress) -> ModelDescription:
-    """The model of these options, fetched if need be."""
-    return _describe(config, resolve(config.model.path, null=_is_null(config), progress=progress))
-
-
-def describe_present(config: Config) -> ModelDescription:
-    """Like `find_model`, for a command that fetches nothing. Raises ModelError for a model that is not there yet."""
-
-    def absent(name: str, **_: object) -> Path:
-        path = pulled_path(name)
-        if not path.exists():
-            raise ModelError(f"{name} is not in the cache yet; fetch it with `actorlm pull {name}`")
-        return path
-
-    def unfetched(name: str) -> str:
-        raise ModelError(f"{name} would be fetched from the hub; `plan` fetches nothing, so name a directory or file")
-
-    resolved = resolve(
-        config.model.path,
-        null=_is_null(config),
-        progress=lambda *_: None,
-        pull_model=absent,
-        fetch_snapshot=unfetched,
-    )
-    return _describe(config, resolved)
-
-
-def _is_null(config: Config) -> bool:
-    return config.model.model_impl == "null"
-
-
-def _describe(config: Config, resolved: ResolvedModel) -> ModelDescription:
-    return describe(
-        resolved,
-        served_model_name=config.model.served_model_name,
-        max_model_len=config.model.max_model_len,
-        weights=not _is_null(config),
-    )
-
-
-def plan_tree(config: Config, model: ModelDescription, directory: str) -> Topology:
-    """The topology of this model on this machine. Starts nothing."""
-    item_size = ITEM_SIZE[config.model.dtype]
-    size = ModelSize(
-        num_parameters=model.num_parameters,
-        kv_bytes_per_token=model.kv_bytes_per_token(item_size),
-        max_model_len=model.max_model_len,
-    )
-    free_bytes, cores = psutil.virtual_memory().available, len(os.sched_getaffinity(0))
-    return plan(config, size, directory=directory, free_bytes=free_bytes, cores=cores)
 
 
 def run_tree(config: Config) -> int:
@@ -122,11 +63,6 @@ def run_tree(config: Config) -> int:
     finally:
         screen.close()
         listener.close()
-
-
-def kernels(config: Config) -> str:
-    """What computes the model. Raises ConfigError if it is not there."""
-    return "none, the null model does without" if _is_null(config) else describe_choice(config.model.cpu_kernels)
 
 
 def _warn_of_short_cache(topology: Topology, model: ModelDescription, screen: Screen) -> None:

@@ -1,0 +1,72 @@
+"""What every start begins with: the model that the options name, and the plan for this machine. Starts nothing."""
+
+import os
+from pathlib import Path
+
+import psutil
+
+from actorlm.checkpoint.describe import describe
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.checkpoint.pull import Progress, pulled_path
+from actorlm.checkpoint.resolve import ResolvedModel, resolve
+from actorlm.config import Config
+from actorlm.errors import ModelError
+from actorlm.kernels.native import describe_choice
+from actorlm.topology import ITEM_SIZE, ModelSize, Topology, plan
+
+
+def find_model(config: Config, progress: Progress) -> ModelDescription:
+    """The model of these options, fetched if need be."""
+    return _describe(config, resolve(config.model.path, null=_is_null(config), progress=progress))
+
+
+def describe_present(config: Config) -> ModelDescription:
+    """Like `find_model`, for a command that fetches nothing. Raises ModelError for a model that is not there yet."""
+
+    def absent(name: str, **_: object) -> Path:
+        path = pulled_path(name)
+        if not path.exists():
+            raise ModelError(f"{name} is not in the cache yet; fetch it with `actorlm pull {name}`")
+        return path
+
+    def unfetched(name: str) -> str:
+        raise ModelError(f"{name} would be fetched from the hub; `plan` fetches nothing, so name a directory or file")
+
+    resolved = resolve(
+        config.model.path,
+        null=_is_null(config),
+        progress=lambda *_: None,
+        pull_model=absent,
+        fetch_snapshot=unfetched,
+    )
+    return _describe(config, resolved)
+
+
+def _is_null(config: Config) -> bool:
+    return config.model.model_impl == "null"
+
+
+def _describe(config: Config, resolved: ResolvedModel) -> ModelDescription:
+    return describe(
+        resolved,
+        served_model_name=config.model.served_model_name,
+        max_model_len=config.model.max_model_len,
+        weights=not _is_null(config),
+    )
+
+
+def kernels(config: Config) -> str:
+    """What computes the model. Raises ConfigError if it is not there."""
+    return "none, the null model does without" if _is_null(config) else describe_choice(config.model.cpu_kernels)
+
+
+def plan_tree(config: Config, model: ModelDescription, directory: str) -> Topology:
+    """The topology of this model on this machine. Starts nothing."""
+    item_size = ITEM_SIZE[config.model.dtype]
+    size = ModelSize(
+        num_parameters=model.num_parameters,
+        kv_bytes_per_token=model.kv_bytes_per_token(item_size),
+        max_model_len=model.max_model_len,
+    )
+    free_bytes, cores = psutil.virtual_memory().available, len(os.sched_getaffinity(0))
+    return plan(config, size, directory=directory, free_bytes=free_bytes, cores=cores)
