@@ -21,12 +21,13 @@ CONTEXT_LENGTH = 16
 class Piece(msgspec.Struct, frozen=True, gc=False):
     """Text that can be delivered now; how many of the pushed ids count; why the request ended, if it did.
 
-    Ids after the one that completed a stop string do not count.
+    Ids after the one that completed a stop string do not count. `stop` is that string.
     """
 
     text: str
     count: int
     finish: Finish
+    stop: str | None = None
 
 
 class TextStream:
@@ -88,12 +89,12 @@ class TextStream:
             scan = self._stops.scan(self._decoder.push((token_id,)))
             text += scan.text
             if scan.found:
-                return Piece(text, position, Finish.STOP_STRING)
+                return Piece(text, position, Finish.STOP_STRING, scan.stop)
         if finish is Finish.NOT_YET:
             return Piece(text, count, finish)
         scan = self._stops.scan(self._decoder.flush())
         text += scan.text + self._stops.flush()
-        return Piece(text, count, Finish.STOP_STRING if scan.found else finish)
+        return Piece(text, count, Finish.STOP_STRING if scan.found else finish, scan.stop)
 
     def _replay(self, generated_ids: Sequence[int], delivered_characters: int) -> str:
         """Brings the state up to these ids; returns text that they complete and that was not delivered."""

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 
 class Scan(NamedTuple):
-    """Text that can be delivered now, and whether a stop string ended it."""
+    """Text that can be delivered now, whether a stop string ended it, and which one."""
 
     text: str
     found: bool
+    stop: str | None = None
 
 
 class StopStrings:
@@ -35,7 +36,7 @@ class StopStrings:
         if match is not None:
             begin, end = match
             self._held = ""
-            return Scan(text[: end if self._include else begin], found=True)
+            return Scan(text[: end if self._include else begin], found=True, stop=text[begin:end])
         deliverable = len(text) - max(_overlap(text, stop) for stop in self._stops)
         self._held = text[deliverable:]
         return Scan(text[:deliverable], found=False)

@@ -135,7 +135,7 @@ def test_b06_tokens_after_the_stop_do_not_count(byte_tokenizer, stop):
 def test_b06_nothing_of_a_stop_leaks(byte_tokenizer):
     text_stream = stream(byte_tokenizer, stop=("\nUser:",))
     assert [text_stream.push((byte,), NOT_YET).text for byte in b"hi\nUser"] == ["h", "i", "", "", "", "", ""]
-    assert text_stream.push(b":", NOT_YET) == Piece("", 1, STOP_STRING)
+    assert text_stream.push(b":", NOT_YET) == Piece("", 1, STOP_STRING, "\nUser:")
 
 
 def test_b08_no_delay_beside_a_long_stop(byte_tokenizer):

@@ -36,6 +36,19 @@ def test_equal_to_a_search_character_by_character(stops, pieces, include):
 
 
 @given(STOPS, PIECES)
+def test_the_stop_string_that_was_found_is_told(stops, pieces):
+    scanner = StopStrings(stops, include=True)
+    text = ""
+    for piece in pieces:
+        scan = scanner.scan(piece)
+        text += scan.text
+        if scan.found:
+            assert scan.stop == max((stop for stop in stops if text.endswith(stop)), key=len)
+            return
+        assert scan.stop is None
+
+
+@given(STOPS, PIECES)
 def test_only_a_possible_beginning_is_held_back(stops, pieces):
     scanner = StopStrings(stops)
     received = delivered = ""
