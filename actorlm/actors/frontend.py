@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 from actorlm.actors.generation import NOWHERE, Choice, Generation
 from actorlm.actors.membership import Membership
-from actorlm.api.ports import Delta, FinishReason, Submission
+from actorlm.api.ports import FINISH_REASONS, Delta, Submission
 from actorlm.errors import ActorlmError, Interrupted, Overloaded, Unavailable, from_wire
 from actorlm.logprobs import unpack
 from actorlm.messages.actor import CollectMetrics, Drain, MetricsCollected, PeerLost, Stop, TreeChanged, TreeState
@@ -31,12 +31,6 @@ from actorlm.runtime.network import Link
 from actorlm.text.detokenize import CONTEXT_LENGTH
 from actorlm.topology import Role
 from actorlm.wire import Message, int32, int64, read_int32, read_int64
-
-FINISH_REASONS: dict[Finish, FinishReason] = {
-    Finish.STOP: "stop",
-    Finish.STOP_STRING: "stop",
-    Finish.LENGTH: "length",
-}
 
 MAX_OPEN = 32_768
 """Choices that one frontend holds; one more is refused with 429."""

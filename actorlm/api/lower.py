@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from actorlm.api.ports import Backend, Limits, Submission
-from actorlm.api.schema import GenerationRequest
+from actorlm.api.schema import Choosing, GenerationRequest
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import BadRequest, ContextLengthExceeded, NotFound
 from actorlm.sampling import SamplingParams, check_sampling, check_token, logit_bias_pairs
@@ -72,7 +72,7 @@ def wants_usage(request: GenerationRequest) -> bool:
     return bool(request.stream_options and request.stream_options.include_usage)
 
 
-def stop_strings(request: GenerationRequest) -> tuple[str, ...]:
+def stop_strings(request: Choosing) -> tuple[str, ...]:
     """The strings that end a choice."""
     if request.stop is None:
         return ()
@@ -111,7 +111,7 @@ async def bad_words(request: GenerationRequest, backend: Backend) -> TokenSequen
 
 
 def sampling(
-    request: GenerationRequest, seed: int, model: ModelDescription, wanted: Wanted, banned: TokenSequences
+    request: Choosing, seed: int, model: ModelDescription, wanted: Wanted, banned: TokenSequences
 ) -> SamplingParams:
     """How the tokens of one choice are chosen. Raises BadRequest naming the field at fault."""
     params = SamplingParams(
@@ -139,7 +139,7 @@ def sampling(
 
 
 def submissions(
-    request: GenerationRequest,
+    request: Choosing,
     prompt_ids: list[int],
     *,
     wanted: Wanted,

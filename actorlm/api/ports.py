@@ -11,9 +11,15 @@ import msgspec
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.logprobs import Scores
 from actorlm.messages.actor import TreeState
+from actorlm.messages.frontend import Finish
 from actorlm.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length"]
+FINISH_REASONS: dict[Finish, FinishReason] = {
+    Finish.STOP: "stop",
+    Finish.STOP_STRING: "stop",
+    Finish.LENGTH: "length",
+}
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):

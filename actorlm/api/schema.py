@@ -54,10 +54,9 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fields that chat and text completions have in common."""
+class Choosing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How tokens are chosen and what ends a choice: the fields that every way in has in common. None is the default."""
 
-    model: str
     n: AtLeastOne | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
@@ -72,14 +71,20 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
     bad_words: BadWords | None = None
     allowed_token_ids: AllowedTokenIds | None = None
     logprob_token_ids: LogprobTokenIds | None = None
+
+
+class GenerationRequest(Choosing, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The fields that chat and text completions have in common."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
     user: str | None = None
 
 
