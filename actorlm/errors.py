@@ -93,6 +93,10 @@ class ExecutorFailed(ActorlmError):
     """A worker failed; every later call on its executor raises this with the first cause."""
 
 
+class Closed(ActorlmError):
+    """What was closed is used again."""
+
+
 class InsufficientMemory(ModelError):
     """Weights and KV cache do not fit; the message says what would."""
 

@@ -1,0 +1,126 @@
+"""A replica that advances by one step a call: scheduler, worker and text streams, with nothing between them.
+
+Owns: the requests in the scheduler and their text so far. Takes submissions, gives the choices that ended. Knows no
+thread, socket or event loop; it is for one caller at a time.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from actorlm.api.ports import FINISH_REASONS, FinishReason, Submission
+from actorlm.errors import ExecutorFailed
+from actorlm.execution.worker import Worker
+from actorlm.messages.engine import Generate
+from actorlm.messages.executor import StepDone
+from actorlm.messages.frontend import Finish
+from actorlm.scheduling.core import Core, Step
+from actorlm.scheduling.scheduler import Sampled
+from actorlm.text.detokenize import CONTEXT_LENGTH, Piece, TextStream
+from actorlm.text.tokenizer import Tokenizer
+from actorlm.wire import int32
+
+
+class EndedChoice(NamedTuple):
+    """A choice that has ended. `cached_tokens` counts the prompt tokens that came from the prefix cache."""
+
+    request: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    cached_tokens: int
+
+
+class Advance(NamedTuple):
+    """What one step gave: how many new tokens, and the choices that ended with it."""
+
+    tokens: int
+    ended: list[EndedChoice]
+
+
+@dataclass(slots=True)
+class _Choice:
+    submission: Submission
+    stream: TextStream
+    token_ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+class Engine:
+    """One replica. `worker` has loaded its weights; `eos_token_ids` are the model's own ends of text."""
+
+    def __init__(self, core: Core, worker: Worker, tokenizer: Tokenizer, eos_token_ids: Iterable[int]) -> None:
+        self._core = core
+        self._worker = worker
+        self._tokenizer = tokenizer
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._choices: dict[int, _Choice] = {}
+        self._failure: ExecutorFailed | None = None
+
+    def advance(self, submissions: Iterable[tuple[int, Submission]]) -> Advance:
+        """Takes in new requests, by numbers that are used once, and runs one step of all that go on.
+
+        Raises ExecutorFailed, now and ever after, once the worker has failed.
+        """
+        if self._failure is not None:
+            raise self._failure
+        for request, submission in submissions:
+            self._admit(request, submission)
+        step = self._core.next_step()
+        if step is None:
+            return Advance(0, [])
+        sampled, _ = self._core.take(step, self._execute(step))
+        return Advance(len(sampled), [ended for one in sampled if (ended := self._learn(one)) is not None])
+
+    def abort_all(self) -> None:
+        """Ends all that goes on, without a result."""
+        self._core.scheduler.abort(list(self._choices))
+        self._choices.clear()
+
+    def _admit(self, request: int, submission: Submission) -> None:
+        message = Generate(request, 0, "", 0, int32(submission.prompt_ids), b"", submission.sampling)
+        self._core.admit(message)
+        stream = TextStream(
+            self._tokenizer,
+            context_ids=submission.prompt_ids[-CONTEXT_LENGTH:],
+            stop=submission.stop,
+            include_stop=submission.include_stop,
+            skip_special_tokens=submission.skip_special_tokens,
+        )
+        self._choices[request] = _Choice(submission, stream)
+
+    def _execute(self, step: Step) -> StepDone:
+        try:
+            return self._worker.execute(step.message)
+        except Exception as error:
+            self._failure = ExecutorFailed(f"the worker failed: {type(error).__name__}: {error}")
+            raise self._failure from error
+
+    def _learn(self, sampled: Sampled) -> EndedChoice | None:
+        request, token = sampled.request, sampled.token
+        assert token is not None, "nobody asked for scores of a prompt"
+        choice = self._choices[request.id]
+        choice.token_ids.append(token)
+        piece = choice.stream.push((token,), sampled.finish)
+        choice.texts.append(piece.text)
+        if piece.finish is Finish.NOT_YET:
+            return None
+        del self._choices[request.id]
+        if piece.finish is Finish.STOP_STRING:
+            self._core.scheduler.abort([request.id])
+        return EndedChoice(
+            request=request.id,
+            text="".join(choice.texts),
+            token_ids=choice.token_ids,
+            finish_reason=FINISH_REASONS[piece.finish],
+            stop_reason=self._stop_reason(choice, piece),
+            cached_tokens=request.num_cached,
+        )
+
+    def _stop_reason(self, choice: _Choice, piece: Piece) -> str | int | None:
+        if piece.finish is not Finish.STOP:
+            return piece.stop
+        sampling, last = choice.submission.sampling, choice.token_ids[-1]
+        own = last in self._eos_token_ids and not sampling.ignore_eos
+        return None if own else last

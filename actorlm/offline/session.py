@@ -1,0 +1,113 @@
+"""A loaded model and the thread that runs it: what `LLM`, `actorlm generate` and `actorlm bench offline` share.
+
+Everything that changes the engine happens on that one thread, so that Ctrl-C, which Python delivers to the main
+thread, interrupts the waiting for a step and never the step itself.
+"""
+
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from threading import Lock
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from actorlm.api.ports import Limits
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.checkpoint.pull import Progress
+from actorlm.config import BLOCK_SIZE, Config
+from actorlm.errors import BadRequest, Closed
+from actorlm.execution.worker import build_worker
+from actorlm.offline.batch import Batch, Job
+from actorlm.offline.engine import Engine
+from actorlm.offline.options import check_offline
+from actorlm.offline.outputs import RequestOutput
+from actorlm.offline.prompts import Preparation
+from actorlm.planning import find_model, plan_tree
+from actorlm.scheduling.core import Core
+from actorlm.scheduling.scheduler import Scheduler
+from actorlm.text.chat_template import load_chat_template
+from actorlm.text.tokenizer import Tokenizer, load_tokenizer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class StepResult(NamedTuple):
+    """What one step gave: how many new tokens, and the prompts that are complete with it."""
+
+    tokens: int
+    complete: list[tuple[Job, RequestOutput]]
+
+
+class Session:
+    """The model of a Config, loaded. `progress` gets phases, and bytes done and in total, while it is.
+
+    Raises ConfigError, ModelError or InsufficientMemory.
+    """
+
+    def __init__(self, config: Config, progress: Progress) -> None:
+        check_offline(config)
+        self.model = find_model(config, progress)
+        planned = plan_tree(config, self.model, "")
+        self._window = 2 * config.scheduler.max_num_seqs
+        self._numbers = count()
+        self._turn = Lock()
+        tokenizer = load_tokenizer(self.model)
+        # The last token is never computed: a sequence may be one token longer than the cache.
+        context = min(self.model.max_model_len, planned.kv_cache_tokens + 1)
+        limits = Limits(context=context, max_choices=0)
+        self.preparation = Preparation(self.model, tokenizer, load_chat_template(self.model), limits)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="llm")
+        build = _builder(config, self.model, tokenizer, planned.kv_cache_tokens // BLOCK_SIZE, planned.threads)
+        self._engine: Engine | None = self._call(build, progress)
+
+    def run(self, jobs: Iterable[Job]) -> Generator[StepResult]:
+        """Runs jobs to their ends, a step an item. Ended early, it aborts what is left; so close it (`closing`).
+
+        `jobs` are taken as there is room. Raises Closed, BadRequest while another run goes on, ExecutorFailed.
+        """
+        engine = self._opened()
+        if not self._turn.acquire(blocking=False):
+            raise BadRequest("this model is generating already; wait for that call to end, or make another LLM")
+        try:
+            batch = Batch(jobs, self._numbers, self._window)
+            while (fresh := batch.refill()) or batch.is_open:
+                self._opened()
+                advance = self._call(engine.advance, fresh)
+                yield StepResult(advance.tokens, batch.take(advance.ended))
+        finally:
+            self._turn.release()
+            if self._engine is not None:
+                self._thread.submit(engine.abort_all)  # after the step that runs, and before any of a later call
+
+    def close(self) -> None:
+        """Frees the weights and the KV cache. Idempotent."""
+        self._engine = None
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            raise Closed("this LLM is closed, and its weights are freed; make a new one")
+        return self._engine
+
+    def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.submit(function, *args, **kwargs).result()
+
+
+def _builder(
+    config: Config, model: ModelDescription, tokenizer: Tokenizer, num_blocks: int, threads: int
+) -> Callable[[Progress], Engine]:
+    """What loads the model; torch is imported and set up on the thread that calls it."""
+
+    def build(progress: Progress) -> Engine:
+        worker = build_worker(config, model, num_blocks=num_blocks, threads=threads)
+        worker.load(lambda done, total: progress("weights", done, total))
+        scheduler = Scheduler(
+            config.scheduler,
+            num_blocks=num_blocks,
+            max_model_len=model.max_model_len,
+            eos_token_ids=model.eos_token_ids,
+            prefix_caching=config.cache.prefix_caching,
+        )
+        return Engine(Core(scheduler, model.vocab_size), worker, tokenizer, model.eos_token_ids)
+
+    return build

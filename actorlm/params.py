@@ -1,0 +1,40 @@
+"""`SamplingParams` as users write them: names and bounds are those of the HTTP fields, checked by the same types.
+
+They become `actorlm.sampling.SamplingParams`, token ids alone, once a prompt and a model are known (api/lower.py).
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from actorlm.api.schema import AtLeastOne, Choosing
+from actorlm.errors import BadRequest
+
+DEFAULT_MAX_TOKENS = 16
+
+
+class SamplingParams(Choosing, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the tokens of one prompt's `n` choices are chosen, and what ends them. None is a field's default.
+
+    `max_tokens` is cut to the room that the prompt leaves; None takes all of it. `logit_bias` is by token id. `stop`
+    is a text or a list of texts.
+    """
+
+    max_tokens: AtLeastOne | None = DEFAULT_MAX_TOKENS
+
+
+Params = TypeVar("Params", bound=SamplingParams)
+
+
+def checked(params: Params, where: str) -> Params:
+    """The same parameters, each of its type and within its bounds. Raises BadRequest naming `where` and the field."""
+    fields = msgspec.structs.asdict(params)
+    if isinstance(fields["logit_bias"], Mapping):
+        fields["logit_bias"] = {str(token): bias for token, bias in fields["logit_bias"].items()}
+    try:
+        return msgspec.convert(fields, type(params))
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at ")
+        field = path.strip("`").removeprefix("$.")
+        raise BadRequest(f"{where}: {field}: {reason}", param=field) from None
