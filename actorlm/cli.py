@@ -1,10 +1,10 @@
-"""The command line: `up`, `plan`, `ps`, `pull`. Imports of what a command needs wait until it runs."""
+"""The command line: `up`, `plan`, `ps`, `pull`, `generate`. Imports of what a command needs wait until it runs."""
 # ruff: noqa: PLC0415 - see above
 
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,22 @@ from click.exceptions import NoArgsIsHelpError
 from actorlm import __version__
 from actorlm.config import Config, environment
 from actorlm.errors import ActorlmError, ConfigError
+from actorlm.offline.options import OFFLINE_OPTIONS
 from actorlm.options import OPTIONS, Option, merge
+from actorlm.sampling import MAX_SEED, MIN_SEED
 
 FAILED = 1
 MISUSED = 2
 
 click.rich_click.OPTION_GROUPS = {
     f"actorlm {command}": [
-        {"name": group, "options": [option.flag for option in OPTIONS if option.group == group]}
-        for group in dict.fromkeys(option.group for option in OPTIONS)
+        {"name": group, "options": [option.flag for option in options if option.group == group]}
+        for group in dict.fromkeys(option.group for option in options)
     ]
-    for command in ("up", "plan")
-}
+    for command, options in {
+        "up": OPTIONS, "plan": OPTIONS, "generate": OFFLINE_OPTIONS, "bench offline": OFFLINE_OPTIONS
+    }.items()
+}  # fmt: skip
 
 
 class _Commands(click.RichGroup):
@@ -70,12 +74,16 @@ def _spell(option: Option) -> str:
     return str(option.default)
 
 
-def _configured(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command all options, and MODEL, which may be a deployment file."""
-    command = click.argument("model_argument", metavar="[MODEL|FILE.toml]", required=False)(command)
-    for option in reversed(OPTIONS):
-        command = _click_option(option)(command)
-    return command
+def _configured(options: Sequence[Option]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command these options, and MODEL, which may be a deployment file."""
+
+    def configured(command: Callable[..., None]) -> Callable[..., None]:
+        command = click.argument("model_argument", metavar="[MODEL|FILE.toml]", required=False)(command)
+        for option in reversed(options):
+            command = _click_option(option)(command)
+        return command
+
+    return configured
 
 
 def _config(model_argument: str | None, flags: dict[str, Any]) -> Config:
@@ -90,7 +98,7 @@ def _config(model_argument: str | None, flags: dict[str, Any]) -> Config:
 
 
 @main.command()
-@_configured
+@_configured(OPTIONS)
 def up(model_argument: str | None, **flags: Any) -> None:
     """Serve MODEL over the OpenAI API, in the foreground, until SIGTERM (drains) or Ctrl-C (stops at once)."""
 
@@ -111,7 +119,7 @@ def up(model_argument: str | None, **flags: Any) -> None:
 
 
 @main.command()
-@_configured
+@_configured(OPTIONS)
 def plan(model_argument: str | None, **flags: Any) -> None:
     """Print the actors, processes, devices, addresses and memory that `up` would start. Starts nothing."""
 
@@ -158,6 +166,57 @@ def pull(name: str) -> None:
         return 0
 
     _finish(fetch)
+
+
+@main.command()
+@click.option("-i", "--input", "source", required=True, type=Path, metavar="FILE", help="rows to answer, JSONL")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=Path,
+    metavar="FILE",
+    help="answers, JSONL; rows that have one there are skipped [standard output]",
+)
+@click.option("--max-tokens", type=click.IntRange(min=1), help="for rows that do not say [16]")
+@click.option("--temperature", type=click.FloatRange(0, 2), help="for rows that do not say [1.0]")
+@click.option("--seed", type=click.IntRange(MIN_SEED, MAX_SEED), help="makes the rows without a seed repeatable")
+@_configured(OFFLINE_OPTIONS)
+def generate(
+    model_argument: str | None,
+    source: Path,
+    target: Path | None,
+    max_tokens: int | None,
+    temperature: float | None,
+    seed: int | None,
+    **flags: Any,
+) -> None:
+    """Answer the rows of a JSONL file with MODEL, in this process; go on where an earlier run stopped.
+
+    A row has `prompt`, `prompt_token_ids` or `messages`, perhaps `id`, and sampling fields.
+    """
+
+    def answer() -> int:
+        config = _config(model_argument, flags)
+        from actorlm.offline.generate import generate as generate_rows
+        from actorlm.offline.rows import Defaults
+        from actorlm.params import DEFAULT_MAX_TOKENS
+        from actorlm.screen import Screen
+
+        _share_cores()
+
+        defaults = Defaults(max_tokens=max_tokens or DEFAULT_MAX_TOKENS, temperature=temperature)
+        fine = generate_rows(config, source, target, defaults=defaults, seed=seed, screen=Screen())
+        return 0 if fine else FAILED
+
+    _finish(answer)
+
+
+def _share_cores() -> None:
+    """Has this process wait for its threads as the workers of a tree do. To be called before torch is imported."""
+    from actorlm.planning import SPIN_COUNT, SPIN_VARIABLE
+
+    os.environ.setdefault(SPIN_VARIABLE, SPIN_COUNT)
 
 
 def _finish(command: Callable[[], int]) -> None:

@@ -19,7 +19,7 @@ from actorlm.offline.batch import Job
 from actorlm.offline.options import offline_config
 from actorlm.offline.outputs import CompletionOutput, RequestOutput
 from actorlm.offline.progress import Bar
-from actorlm.offline.prompts import Prompt, Prompted, conversations, prompt_list, prompt_seeds
+from actorlm.offline.prompts import Prompt, Prompted, conversations, prompt_list, prompt_seeds, typed_messages
 from actorlm.offline.session import Session
 from actorlm.params import SamplingParams, checked
 from actorlm.sampling import MAX_SEED, MIN_SEED
@@ -76,7 +76,9 @@ class LLM:
         """
         variables = {**(chat_template_kwargs or {}), "add_generation_prompt": add_generation_prompt, "tools": tools}
         prompted = [
-            self._session.preparation.rendered(conversation, f"messages[{i}]", **variables)
+            self._session.preparation.rendered(
+                typed_messages(conversation, f"messages[{i}]"), f"messages[{i}]", **variables
+            )
             for i, conversation in enumerate(conversations(messages))
         ]
         return self._run(self._jobs(prompted, params, "messages"), use_tqdm)
@@ -104,10 +106,12 @@ class LLM:
 
     def _run(self, jobs: Sequence[Job], use_tqdm: bool) -> list[RequestOutput]:
         outputs: dict[int, RequestOutput] = {}
+        generated = 0
         with closing(self._session.run(jobs)) as steps, Bar(len(jobs), wanted=use_tqdm) as bar:
             for tokens, complete in steps:
                 outputs |= {job.index: output for job, output in complete}
-                bar.advance(len(complete), tokens)
+                generated += tokens
+                bar.update(len(outputs), generated)
         return [outputs[index] for index in range(len(jobs))]
 
 

@@ -18,7 +18,7 @@ from actorlm.errors import ConfigError
 from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
-from actorlm.planning import find_model, kernels, plan_tree
+from actorlm.planning import SPIN_COUNT, SPIN_VARIABLE, find_model, kernels, plan_tree
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
@@ -29,9 +29,6 @@ from actorlm.screen import Screen
 from actorlm.topology import Role, Topology
 
 BACKLOG = 2048
-SPIN_COUNT = "20000"
-"""How long OpenMP's threads wait busily between two operations. One stream of SmolLM2 in float32 on two cores with
-AVX-512 made 29.4 tokens/s with it, 30.2 with libgomp's own 300,000, 21.0 without; long spinning starves others."""
 
 
 def leave_on_signals() -> None:
@@ -163,7 +160,7 @@ def _spawner(
 ) -> Callable[[str, int], ChildProcess]:
     processes = {process.name: process for process in topology.processes}
     environment = {
-        "GOMP_SPINCOUNT": SPIN_COUNT,
+        SPIN_VARIABLE: SPIN_COUNT,
         **os.environ,
         "SPT_NOENV": "1",  # process titles must not overwrite the environment, which others may read
         "OMP_NUM_THREADS": str(topology.threads),

@@ -39,7 +39,6 @@ class Bar:
         self._task = self._progress.add_task("", total=total, completed=done, rate="")
         self._clock = clock
         self._began = clock()
-        self._tokens = 0
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -50,8 +49,7 @@ class Bar:
     ) -> None:
         self._progress.stop()
 
-    def advance(self, prompts: int, tokens: int) -> None:
-        """So many more prompts are done, and so many more tokens generated."""
-        self._tokens += tokens
-        rate = self._tokens / max(self._clock() - self._began, 1e-9)
-        self._progress.update(self._task, advance=prompts, rate=f"{rate:,.1f} tokens/s")
+    def update(self, done: int, tokens: int) -> None:
+        """So many prompts are done, and so many tokens were generated since the bar was made."""
+        rate = tokens / max(self._clock() - self._began, 1e-9)
+        self._progress.update(self._task, completed=done, rate=f"{rate:,.1f} tokens/s")

@@ -51,13 +51,14 @@ class Preparation:
             return Prompted(prompt, self._tokenizer.encode(prompt))
         return Prompted(None, _token_ids(prompt, where))
 
-    def rendered(self, messages: Sequence[Any], where: str, **variables: Any) -> Prompted:
-        """A conversation by the model's chat template. Raises BadRequest naming `where`."""
+    def rendered(self, messages: Sequence[Message], where: str, **variables: Any) -> Prompted:
+        """A conversation by the model's chat template, of which `variables` are more. Raises BadRequest."""
         if self._template is None:
-            raise BadRequest(f"{self._model.name} has no chat template; render it yourself, and give a prompt")
-        turns = conversation(_messages(messages, where))
+            raise BadRequest(
+                f"{where}: {self._model.name} has no chat template; render it yourself, and give a prompt", param=where
+            )
         with lower.about(where):
-            text = self._template.render(turns, **variables)
+            text = self._template.render(conversation(messages), **variables)
         return Prompted(text, self._tokenizer.encode(text, add_special_tokens=False))
 
     def job(
@@ -103,7 +104,8 @@ def _token_ids(ids: Iterable[Any], where: str) -> list[int]:
         ) from None
 
 
-def _messages(messages: Sequence[Any], where: str) -> list[Message]:
+def typed_messages(messages: Sequence[Any], where: str) -> list[Message]:
+    """Messages written as dicts. Raises BadRequest naming `where` and the field at fault."""
     try:
         return msgspec.convert(list(messages), list[Message])
     except (msgspec.ValidationError, TypeError) as error:
