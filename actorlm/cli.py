@@ -1,4 +1,4 @@
-"""The command line: `up`, `plan`, `ps`, `pull`, `generate`. Imports of what a command needs wait until it runs."""
+"""The command line. Imports of what a command needs wait until it runs."""
 # ruff: noqa: PLC0415 - see above
 
 import contextlib
@@ -210,6 +210,63 @@ def generate(
         return 0 if fine else FAILED
 
     _finish(answer)
+
+
+@main.group()
+def bench() -> None:
+    """Measure."""
+
+
+def _count(name: str, default: int, least: int, help_text: str) -> Callable[[Any], Any]:
+    return click.option(name, type=click.IntRange(min=least), default=default, help=f"{help_text} [{default}]")
+
+
+@bench.command("offline")
+@_count("--num-prompts", 32, 1, "prompts run together")
+@_count("--input-len", 128, 1, "tokens of each prompt")
+@_count("--output-len", 64, 2, "tokens generated for each prompt")
+@_count("--shared-prefix", 0, 0, "tokens that all prompts of a round begin with")
+@_count("--rounds", 3, 1, "rounds after one that warms up; figures are their medians")
+@_count("--seed", 0, 0, "of the random prompts")
+@click.option("--json", "as_json", is_flag=True, help="print every round, as JSON")
+@_configured(OFFLINE_OPTIONS)
+def bench_offline(
+    model_argument: str | None,
+    num_prompts: int,
+    input_len: int,
+    output_len: int,
+    shared_prefix: int,
+    rounds: int,
+    seed: int,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Measure MODEL in this process: throughput of many random prompts, latency of one stream."""
+
+    def run() -> int:
+        config = _config(model_argument, flags)
+        import msgspec
+
+        from actorlm.bench.offline import Workload, check, measure
+        from actorlm.bench.offline_table import print_report
+        from actorlm.offline.session import Session
+        from actorlm.screen import Screen
+
+        workload = Workload(
+            num_prompts=num_prompts, input_len=input_len, output_len=output_len, shared_prefix=shared_prefix
+        )
+        check(workload)
+        _share_cores()
+        screen = Screen()
+        session = Session(config, screen.bar)
+        report = measure(session, workload, rounds=rounds, seed=seed, dtype=config.model.dtype, told=screen.line)
+        if as_json:
+            click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        else:
+            print_report(report)
+        return 0
+
+    _finish(run)
 
 
 def _share_cores() -> None:

@@ -41,6 +41,7 @@ class StepResult(NamedTuple):
 class Session:
     """The model of a Config, loaded. `progress` gets phases, and bytes done and in total, while it is.
 
+    `context` is the most tokens of one prompt and its output, `threads` those of the tensor arithmetic.
     Raises ConfigError, ModelError or InsufficientMemory.
     """
 
@@ -53,8 +54,9 @@ class Session:
         self._turn = Lock()
         tokenizer = load_tokenizer(self.model)
         # The last token is never computed: a sequence may be one token longer than the cache.
-        context = min(self.model.max_model_len, planned.kv_cache_tokens + 1)
-        limits = Limits(context=context, max_choices=0)
+        self.context = min(self.model.max_model_len, planned.kv_cache_tokens + 1)
+        self.threads = planned.threads
+        limits = Limits(context=self.context, max_choices=0)
         self.preparation = Preparation(self.model, tokenizer, load_chat_template(self.model), limits)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llm")
         build = _builder(config, self.model, tokenizer, planned.kv_cache_tokens // BLOCK_SIZE, planned.threads)
