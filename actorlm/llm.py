@@ -116,11 +116,13 @@ class LLM:
 
 
 def _one_each(params: Params, prompts: int, name: str) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [checked(params or SamplingParams(), "params")] * prompts
-    if len(params) != prompts:
-        raise BadRequest(f"there are {len(params)} params and {prompts} {name}; give one for all, or one for each")
-    return [checked(one, f"params[{index}]") for index, one in enumerate(params)]
+    if params is None:
+        return [SamplingParams()] * prompts
+    if isinstance(params, Sequence):
+        if len(params) != prompts:
+            raise BadRequest(f"there are {len(params)} params and {prompts} {name}; give one for all, or one for each")
+        return [checked(one, f"params[{index}]") for index, one in enumerate(params)]
+    return [checked(params, "params")] * prompts
 
 
 def _load(config: Config) -> Session:

@@ -4,7 +4,7 @@ They become `actorlm.sampling.SamplingParams`, token ids alone, once a prompt an
 """
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
@@ -24,16 +24,15 @@ class SamplingParams(Choosing, frozen=True, forbid_unknown_fields=True, kw_only=
     max_tokens: AtLeastOne | None = DEFAULT_MAX_TOKENS
 
 
-Params = TypeVar("Params", bound=SamplingParams)
-
-
-def checked(params: Params, where: str) -> Params:
+def checked(params: Any, where: str) -> SamplingParams:
     """The same parameters, each of its type and within its bounds. Raises BadRequest naming `where` and the field."""
+    if not isinstance(params, SamplingParams):
+        raise BadRequest(f"{where} is a {type(params).__name__}; it must be actorlm.SamplingParams", param=where)
     fields = msgspec.structs.asdict(params)
     if isinstance(fields["logit_bias"], Mapping):
         fields["logit_bias"] = {str(token): bias for token, bias in fields["logit_bias"].items()}
     try:
-        return msgspec.convert(fields, type(params))
+        return msgspec.convert(fields, SamplingParams)
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at ")
         field = path.strip("`").removeprefix("$.")

@@ -69,6 +69,7 @@ class Engine:
             self._admit(request, submission)
         step = self._core.next_step()
         if step is None:
+            assert not self._choices, "choices are open and there is no step to run"
             return Advance(0, [])
         sampled, _ = self._core.take(step, self._execute(step))
         return Advance(len(sampled), [ended for one in sampled if (ended := self._learn(one)) is not None])

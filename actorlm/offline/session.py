@@ -60,7 +60,11 @@ class Session:
         self.preparation = Preparation(self.model, tokenizer, load_chat_template(self.model), limits)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llm")
         build = _builder(config, self.model, tokenizer, planned.kv_cache_tokens // BLOCK_SIZE, planned.threads)
-        self._engine: Engine | None = self._call(build, progress)
+        try:
+            self._engine: Engine | None = self._call(build, progress)
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
 
     def run(self, jobs: Iterable[Job]) -> Generator[StepResult]:
         """Runs jobs to their ends, a step an item. Ended early, it aborts what is left; so close it (`closing`).
@@ -77,9 +81,11 @@ class Session:
                 advance = self._call(engine.advance, fresh)
                 yield StepResult(advance.tokens, batch.take(advance.ended))
         finally:
-            self._turn.release()
-            if self._engine is not None:
-                self._thread.submit(engine.abort_all)  # after the step that runs, and before any of a later call
+            try:
+                if self._engine is not None:
+                    self._thread.submit(engine.abort_all)  # after the step that runs, and before any of a later call
+            finally:
+                self._turn.release()
 
     def close(self) -> None:
         """Frees the weights and the KV cache. Idempotent."""

@@ -3,10 +3,12 @@
 import asyncio
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -25,6 +27,13 @@ from actorlm.errors import (
 
 GREEDY = SamplingParams(temperature=0, max_tokens=64)
 LONG = SamplingParams(max_tokens=100_000, ignore_eos=True)
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def first(outputs):
@@ -165,6 +174,10 @@ def test_chats_are_rendered_by_the_template(null):
         (["a"], SamplingParams(min_tokens=17), BadRequest, r"min_tokens \(17\) is above max_tokens \(16\)"),
         (["a"], SamplingParams(logit_bias={300: 1}), BadRequest, "logit_bias has token id 300"),
         (["a", "b"], [SamplingParams()], BadRequest, "1 params and 2 prompts"),
+        (["a"], {"temperature": 0}, BadRequest, "params is a dict; it must be actorlm.SamplingParams"),
+        (["a"], [None], BadRequest, r"params\[0\] is a NoneType"),
+        (["a"], SamplingParams(logit_bias={"x": 1}), BadRequest, "logit_bias has the key 'x'"),
+        (["a"], SamplingParams(presence_penalty=5), BadRequest, "params: presence_penalty"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_runs(null, prompts, params, error, named):
@@ -222,8 +235,12 @@ def test_what_cannot_be_loaded_leaves_no_thread(tmp_path, tiny_directory):
         LLM(str(tmp_path / "nothing"))
     with pytest.raises(InsufficientMemory):
         LLM(str(tiny_directory), kv_cache_tokens=2**40)
+    damaged = shutil.copytree(tiny_directory, tmp_path / "damaged")
+    (damaged / "model.safetensors").write_bytes((damaged / "model.safetensors").read_bytes()[:-100])
+    with pytest.raises(ModelError):
+        LLM(str(damaged))
     gc.collect()
-    assert threading.active_count() == before
+    wait_until(lambda: threading.active_count() == before)
 
 
 def test_closing_frees_the_weights_and_the_thread(tiny_directory):
@@ -282,8 +299,7 @@ def test_one_call_at_a_time(null):
     llm = null(null_step_ms=20)
     running = threading.Thread(target=llm.generate, args=([[1]], SamplingParams(max_tokens=20, ignore_eos=True)))
     running.start()
-    while not llm._session._turn.locked():
-        pass
+    wait_until(llm._session._turn.locked)
     with pytest.raises(BadRequest, match="generating already"):
         llm.generate("a")
     running.join()
