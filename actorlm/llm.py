@@ -7,6 +7,7 @@
 The same scheduler and the same worker as a tree's, so the same tokens for the same parameters and seeds.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import count
@@ -38,10 +39,12 @@ class LLM:
     prompts came before; without, it is drawn. One call at a time. Raises ConfigError, ModelError or InsufficientMemory.
     """
 
-    def __init__(self, model: str | None = None, *, seed: int | None = None, **options: Any) -> None:
-        config = offline_config(model, options)
-        if seed is not None and not MIN_SEED <= seed <= MAX_SEED:
-            raise ConfigError(f"seed is {seed}; it must fit 64 bits, {MIN_SEED} to {MAX_SEED}", param="seed")
+    def __init__(self, model: str | os.PathLike[str] | None = None, *, seed: int | None = None, **options: Any) -> None:
+        config = offline_config(None if model is None else os.fspath(model), options)
+        if seed is not None and not (isinstance(seed, int) and MIN_SEED <= seed <= MAX_SEED):
+            raise ConfigError(
+                f"seed is {seed}; it must be an integer of 64 bits, {MIN_SEED} to {MAX_SEED}", param="seed"
+            )
         self._seed_of = prompt_seeds(seed)
         self._count = count()
         self._session = _load(config)
@@ -74,11 +77,10 @@ class LLM:
         A conversation is a list of messages with `role` and `content`. `chat_template_kwargs` are further variables of
         the template; the model's answer to `tools` is text, as it comes.
         """
+        preparation = self._session.preparation
         variables = {**(chat_template_kwargs or {}), "add_generation_prompt": add_generation_prompt, "tools": tools}
         prompted = [
-            self._session.preparation.rendered(
-                typed_messages(conversation, f"messages[{i}]"), f"messages[{i}]", **variables
-            )
+            preparation.rendered(typed_messages(conversation, f"messages[{i}]"), f"messages[{i}]", **variables)
             for i, conversation in enumerate(conversations(messages))
         ]
         return self._run(self._jobs(prompted, params, "messages"), use_tqdm)

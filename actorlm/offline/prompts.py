@@ -51,7 +51,7 @@ class Preparation:
             return Prompted(prompt, self._tokenizer.encode(prompt))
         return Prompted(None, _token_ids(prompt, where))
 
-    def rendered(self, messages: Sequence[Message], where: str, **variables: Any) -> Prompted:
+    def rendered(self, messages: Sequence[Message], where: str, /, **variables: Any) -> Prompted:
         """A conversation by the model's chat template, of which `variables` are more. Raises BadRequest."""
         if self._template is None:
             raise BadRequest(

@@ -57,7 +57,7 @@ class Session:
         self.context = min(self.model.max_model_len, planned.kv_cache_tokens + 1)
         self.threads = planned.threads
         limits = Limits(context=self.context, max_choices=0)
-        self.preparation = Preparation(self.model, tokenizer, load_chat_template(self.model), limits)
+        self._preparation = Preparation(self.model, tokenizer, load_chat_template(self.model), limits)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llm")
         build = _builder(config, self.model, tokenizer, planned.kv_cache_tokens // BLOCK_SIZE, planned.threads)
         try:
@@ -65,6 +65,12 @@ class Session:
         except BaseException:
             self._thread.shutdown(wait=False)
             raise
+
+    @property
+    def preparation(self) -> Preparation:
+        """What turns prompts into jobs. Raises Closed."""
+        self._opened()
+        return self._preparation
 
     def run(self, jobs: Iterable[Job]) -> Generator[StepResult]:
         """Runs jobs to their ends, a step an item. Ended early, it aborts what is left; so close it (`closing`).
