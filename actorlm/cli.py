@@ -249,7 +249,7 @@ def bench_offline(
 
         from actorlm.bench.offline import Workload, check, measure
         from actorlm.bench.offline_table import print_report
-        from actorlm.offline.session import Session
+        from actorlm.offline.session import load
         from actorlm.screen import Screen
 
         workload = Workload(
@@ -258,7 +258,7 @@ def bench_offline(
         check(workload)
         _share_cores()
         screen = Screen()
-        session = Session(config, screen.bar)
+        session = load(config, screen)
         report = measure(session, workload, rounds=rounds, seed=seed, dtype=config.model.dtype, told=screen.line)
         if as_json:
             click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())

@@ -14,14 +14,13 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
-from actorlm.config import Config
 from actorlm.errors import BadRequest, ConfigError
 from actorlm.offline.batch import Job
 from actorlm.offline.options import offline_config
 from actorlm.offline.outputs import CompletionOutput, RequestOutput
 from actorlm.offline.progress import Bar
 from actorlm.offline.prompts import Prompt, Prompted, conversations, prompt_list, prompt_seeds, typed_messages
-from actorlm.offline.session import Session
+from actorlm.offline.session import load
 from actorlm.params import SamplingParams, checked
 from actorlm.sampling import MAX_SEED, MIN_SEED
 from actorlm.screen import Screen
@@ -47,7 +46,7 @@ class LLM:
             )
         self._seed_of = prompt_seeds(seed)
         self._count = count()
-        self._session = _load(config)
+        self._session = load(config, Screen())
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: Params = None, use_tqdm: bool = True
@@ -125,11 +124,3 @@ def _one_each(params: Params, prompts: int, name: str) -> list[SamplingParams]:
             raise BadRequest(f"there are {len(params)} params and {prompts} {name}; give one for all, or one for each")
         return [checked(one, f"params[{index}]") for index, one in enumerate(params)]
     return [checked(params, "params")] * prompts
-
-
-def _load(config: Config) -> Session:
-    screen = Screen()
-    try:
-        return Session(config, screen.bar)
-    finally:
-        screen.close()

@@ -17,7 +17,7 @@ from actorlm.offline.output_file import OutputFile
 from actorlm.offline.progress import Bar
 from actorlm.offline.prompts import Preparation, Prompted, prompt_seeds
 from actorlm.offline.rows import Defaults, Row, answered, check_rows, parse, read_lines, refused
-from actorlm.offline.session import Session
+from actorlm.offline.session import load
 from actorlm.screen import Screen
 
 
@@ -61,8 +61,7 @@ def _run(
     screen: Screen,
 ) -> int:
     """Loads the model and answers what is not done; returns the tokens generated."""
-    session = Session(config, screen.bar)
-    screen.close()
+    session = load(config, screen)
     rows: dict[int, Row] = {}
     generated = 0
     jobs = _jobs(source, rows, output, session.preparation, defaults, seed)

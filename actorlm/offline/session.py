@@ -24,6 +24,7 @@ from actorlm.offline.prompts import Preparation
 from actorlm.planning import find_model, plan_tree
 from actorlm.scheduling.core import Core
 from actorlm.scheduling.scheduler import Scheduler
+from actorlm.screen import Screen
 from actorlm.text.chat_template import load_chat_template
 from actorlm.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -105,6 +106,14 @@ class Session:
 
     def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.submit(function, *args, **kwargs).result()
+
+
+def load(config: Config, screen: Screen) -> Session:
+    """The model of a Config, with bars on `screen` while it is fetched and loaded. Raises as Session does."""
+    try:
+        return Session(config, screen.bar)
+    finally:
+        screen.close()
 
 
 def _builder(
