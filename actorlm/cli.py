@@ -250,6 +250,7 @@ def bench_offline(
         from actorlm.bench.offline import Workload, check, measure
         from actorlm.bench.offline_table import print_report
         from actorlm.offline.session import load
+        from actorlm.planning import kernels
         from actorlm.screen import Screen
 
         workload = Workload(
@@ -259,7 +260,15 @@ def bench_offline(
         _share_cores()
         screen = Screen()
         session = load(config, screen)
-        report = measure(session, workload, rounds=rounds, seed=seed, dtype=config.model.dtype, told=screen.line)
+        report = measure(
+            session,
+            workload,
+            rounds=rounds,
+            seed=seed,
+            dtype=config.model.dtype,
+            kernels=kernels(config),
+            told=screen.line,
+        )
         if as_json:
             click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
         else:

@@ -8,6 +8,7 @@ The same scheduler and the same worker as a tree's, so the same tokens for the s
 """
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import count
@@ -22,6 +23,7 @@ from actorlm.offline.progress import Bar
 from actorlm.offline.prompts import Prompt, Prompted, conversations, prompt_list, prompt_seeds, typed_messages
 from actorlm.offline.session import load
 from actorlm.params import SamplingParams, checked
+from actorlm.planning import kernels, lacks_kernels
 from actorlm.sampling import MAX_SEED, MIN_SEED
 from actorlm.screen import Screen
 
@@ -47,6 +49,8 @@ class LLM:
         self._seed_of = prompt_seeds(seed)
         self._count = count()
         self._session = load(config, Screen())
+        if lacks_kernels(config):
+            warnings.warn(f"this LLM computes with {kernels(config)}", RuntimeWarning, stacklevel=2)
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: Params = None, use_tqdm: bool = True

@@ -11,7 +11,7 @@ from actorlm.checkpoint.pull import Progress, pulled_path
 from actorlm.checkpoint.resolve import ResolvedModel, resolve
 from actorlm.config import Config
 from actorlm.errors import ModelError
-from actorlm.kernels.native import describe_choice
+from actorlm.kernels.native import choose_level, describe_choice
 from actorlm.topology import ITEM_SIZE, ModelSize, Topology, plan
 
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
@@ -63,6 +63,11 @@ def _describe(config: Config, resolved: ResolvedModel) -> ModelDescription:
 def kernels(config: Config) -> str:
     """What computes the model. Raises ConfigError if it is not there."""
     return "none, the null model does without" if _is_null(config) else describe_choice(config.model.cpu_kernels)
+
+
+def lacks_kernels(config: Config) -> bool:
+    """Whether plain torch computes because compiled kernels are not there, although they may be used."""
+    return not _is_null(config) and config.model.cpu_kernels == "auto" and choose_level("auto") is None
 
 
 def plan_tree(config: Config, model: ModelDescription, directory: str) -> Topology:

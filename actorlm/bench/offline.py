@@ -56,6 +56,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     dtype: str
+    kernels: str
     threads: int
     workload: Workload
     throughput: Throughput
@@ -79,6 +80,7 @@ def measure(
     rounds: int,
     seed: int,
     dtype: str,
+    kernels: str,
     told: Callable[[str], None],
     clock: Clock = time.perf_counter,
 ) -> Report:
@@ -100,6 +102,7 @@ def measure(
     return Report(
         model=session.model.name,
         dtype=dtype,
+        kernels=kernels,
         threads=session.threads,
         workload=workload,
         throughput=_median(throughputs),

@@ -11,7 +11,9 @@ def print_report(report: Report) -> None:
     """The medians of a report."""
     together, alone, work = report.throughput, report.latency, report.workload
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(f"{report.model}, {report.dtype}, {report.threads} threads", overflow="fold")
+    table.add_column(
+        f"{report.model}, {report.dtype}, {report.threads} threads, kernels: {report.kernels}", overflow="fold"
+    )
     table.add_column(f"median of {len(report.latency_rounds)}", justify="right")
     for name, value in (
         (f"{work.num_prompts} prompts of {work.input_len} tokens, {work.output_len} out:", None),

@@ -18,6 +18,7 @@ from actorlm.offline.progress import Bar
 from actorlm.offline.prompts import Preparation, Prompted, prompt_seeds
 from actorlm.offline.rows import Defaults, Row, answered, check_rows, parse, read_lines, refused
 from actorlm.offline.session import load
+from actorlm.planning import kernels
 from actorlm.screen import Screen
 
 
@@ -62,6 +63,7 @@ def _run(
 ) -> int:
     """Loads the model and answers what is not done; returns the tokens generated."""
     session = load(config, screen)
+    screen.line(f"kernels: {kernels(config)}")
     rows: dict[int, Row] = {}
     generated = 0
     jobs = _jobs(source, rows, output, session.preparation, defaults, seed)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import weakref
 
 import numpy as np
@@ -24,6 +25,7 @@ from actorlm.errors import (
     InsufficientMemory,
     ModelError,
 )
+from actorlm.kernels import native
 
 GREEDY = SamplingParams(temperature=0, max_tokens=64)
 LONG = SamplingParams(max_tokens=100_000, ignore_eos=True)
@@ -235,6 +237,19 @@ def test_a_model_without_a_template_says_so(tiny):
 def test_options_are_checked_by_name(options, named):
     with pytest.raises(ConfigError, match=named):
         LLM(model_impl="null", **options)
+
+
+def test_missing_kernels_are_told(tiny_directory, monkeypatch):
+    def none():
+        raise ConfigError("there are no compiled kernels")
+
+    monkeypatch.setattr(native, "best_level", none)
+    with pytest.warns(RuntimeWarning, match="plain torch, which is slower"), LLM(tiny_directory) as llm:
+        assert llm.generate("a")[0].finished
+    with pytest.raises(ConfigError, match="no compiled kernels"):
+        LLM(tiny_directory, cpu_kernels="native")
+    with warnings.catch_warnings(action="error"), LLM(tiny_directory, cpu_kernels="torch") as llm:
+        assert llm.generate("a")[0].finished
 
 
 def test_what_cannot_be_loaded_leaves_no_thread(tmp_path, tiny_directory):
