@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actorlm.llm import LLM as LLM
+    from actorlm.offline.logprobs import Logprob as Logprob
     from actorlm.offline.outputs import CompletionOutput as CompletionOutput
     from actorlm.offline.outputs import RequestOutput as RequestOutput
     from actorlm.params import SamplingParams as SamplingParams
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 
 _OFFERED = {
     "LLM": "actorlm.llm",
+    "Logprob": "actorlm.offline.logprobs",
     "CompletionOutput": "actorlm.offline.outputs",
     "RequestOutput": "actorlm.offline.outputs",
     "SamplingParams": "actorlm.params",

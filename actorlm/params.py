@@ -8,13 +8,24 @@ from typing import Any
 
 import msgspec
 
-from actorlm.api.schema import AtLeastOne, Choosing
+from actorlm.api.schema import AtLeastOne, Choosing, TopLogprobs
 from actorlm.errors import BadRequest
 
 DEFAULT_MAX_TOKENS = 16
 
 
-class SamplingParams(Choosing, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Scored(Choosing, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `Choosing` has, and which log-probabilities come with the answer.
+
+    `logprobs` is how many most probable tokens to list at each generated token, `prompt_logprobs` at each token of the
+    prompt.
+    """
+
+    logprobs: TopLogprobs | None = None
+    prompt_logprobs: TopLogprobs | None = None
+
+
+class SamplingParams(Scored, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the tokens of one prompt's `n` choices are chosen, and what ends them. None is a field's default.
 
     `max_tokens` is cut to the room that the prompt leaves; None takes all of it. `logit_bias` is by token id. `stop`

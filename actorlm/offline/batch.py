@@ -66,6 +66,7 @@ def _output(job: Job, ended: dict[int, EndedChoice]) -> RequestOutput:
         prompt_token_ids=job.prompt_ids,
         outputs=[_completion(index, ended[index]) for index in range(len(job.choices))],
         num_cached_tokens=ended[0].cached_tokens,
+        prompt_logprobs=ended[0].prompt_logprobs,
     )
 
 
@@ -76,4 +77,6 @@ def _completion(index: int, ended: EndedChoice) -> CompletionOutput:
         token_ids=ended.token_ids,
         finish_reason=ended.finish_reason,
         stop_reason=ended.stop_reason,
+        cumulative_logprob=ended.cumulative_logprob,
+        logprobs=ended.logprobs,
     )

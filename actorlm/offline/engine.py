@@ -11,10 +11,13 @@ from typing import NamedTuple
 from actorlm.api.ports import FINISH_REASONS, FinishReason, Submission
 from actorlm.errors import ExecutorFailed
 from actorlm.execution.worker import Worker
+from actorlm.logprobs import Scores, joined
 from actorlm.messages.engine import Generate
 from actorlm.messages.executor import StepDone
 from actorlm.messages.frontend import Finish
+from actorlm.offline.logprobs import Place, places, total
 from actorlm.scheduling.core import Core, Step
+from actorlm.scheduling.request import Request
 from actorlm.scheduling.scheduler import Sampled
 from actorlm.text.detokenize import CONTEXT_LENGTH, Piece, TextStream
 from actorlm.text.tokenizer import Tokenizer
@@ -30,6 +33,9 @@ class EndedChoice(NamedTuple):
     finish_reason: FinishReason
     stop_reason: str | int | None
     cached_tokens: int
+    cumulative_logprob: float | None = None
+    logprobs: list[Place] | None = None
+    prompt_logprobs: list[Place | None] | None = None
 
 
 class Advance(NamedTuple):
@@ -45,6 +51,7 @@ class _Choice:
     stream: TextStream
     token_ids: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    scores: Scores | None = None
 
 
 class Engine:
@@ -71,8 +78,9 @@ class Engine:
         if step is None:
             assert not self._choices, "choices are open and there is no step to run"
             return Advance(0, [])
-        sampled, _ = self._core.take(step, self._execute(step))
-        return Advance(len(sampled), [ended for one in sampled if (ended := self._learn(one)) is not None])
+        sampled, scores = self._core.take(step, self._execute(step))
+        ended = [self._learn(one, scores.get(one.request)) for one in sampled]
+        return Advance(len(step.plan.sampled), [one for one in ended if one is not None])
 
     def abort_all(self) -> None:
         """Ends all that goes on, without a result."""
@@ -88,6 +96,7 @@ class Engine:
             stop=submission.stop,
             include_stop=submission.include_stop,
             skip_special_tokens=submission.skip_special_tokens,
+            spaces_between_special_tokens=submission.spaces_between_special_tokens,
         )
         self._choices[request] = _Choice(submission, stream)
 
@@ -98,10 +107,12 @@ class Engine:
             self._failure = ExecutorFailed(f"the worker failed: {type(error).__name__}: {error}")
             raise self._failure from error
 
-    def _learn(self, sampled: Sampled) -> EndedChoice | None:
+    def _learn(self, sampled: Sampled, scores: Scores | None) -> EndedChoice | None:
         request, token = sampled.request, sampled.token
-        assert token is not None, "nobody asked for scores of a prompt"
         choice = self._choices[request.id]
+        choice.scores = joined(choice.scores, scores)
+        if token is None:
+            return None
         choice.token_ids.append(token)
         piece = choice.stream.push((token,), sampled.finish)
         choice.texts.append(piece.text)
@@ -110,6 +121,11 @@ class Engine:
         del self._choices[request.id]
         if piece.finish is Finish.STOP_STRING:
             self._core.scheduler.abort([request.id])
+        return self._ended(request, choice, piece)
+
+    def _ended(self, request: Request, choice: _Choice, piece: Piece) -> EndedChoice:
+        sampling, scores = choice.submission.sampling, choice.scores or Scores()
+        scored, prompt_scored = sampling.scores_output, sampling.prompt_logprobs is not None
         return EndedChoice(
             request=request.id,
             text="".join(choice.texts),
@@ -117,6 +133,11 @@ class Engine:
             finish_reason=FINISH_REASONS[piece.finish],
             stop_reason=self._stop_reason(choice, piece),
             cached_tokens=request.num_cached,
+            cumulative_logprob=total(scores.output) if scored else None,
+            logprobs=places(scores.output, sampling.logprobs or 0, self._tokenizer) if scored else None,
+            prompt_logprobs=[None, *places(scores.prompt, sampling.prompt_logprobs or 0, self._tokenizer)]
+            if prompt_scored
+            else None,
         )
 
     def _stop_reason(self, choice: _Choice, piece: Piece) -> str | int | None:

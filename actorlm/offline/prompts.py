@@ -11,7 +11,7 @@ import msgspec
 
 from actorlm.api import lower
 from actorlm.api.lower_chat import conversation
-from actorlm.api.ports import Limits
+from actorlm.api.ports import Limits, Submission
 from actorlm.api.schema_chat import Message
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import BadRequest
@@ -69,17 +69,28 @@ class Preparation:
         choices = lower.submissions(
             params,
             prompted.ids,
-            wanted=lower.Wanted(room if params.max_tokens is None else min(params.max_tokens, room)),
+            wanted=lower.Wanted(
+                room if params.max_tokens is None else min(params.max_tokens, room),
+                params.logprobs,
+                params.prompt_logprobs,
+            ),
             n=1 if params.n is None else params.n,
             model=self._model,
             banned=self._banned(params.bad_words or ()),
             draw_seed=lambda: seed,
         )
+        choices[1:] = map(_without_prompt_logprobs, choices[1:])
         return Job(index=index, request_id=request_id, prompt=prompted.text, prompt_ids=prompted.ids, choices=choices)
 
     def _banned(self, words: Sequence[str]) -> lower.TokenSequences:
         with lower.about("bad_words"):
             return sequences([self._tokenizer.encode(text, add_special_tokens=False) for text in spellings(words)])
+
+
+def _without_prompt_logprobs(choice: Submission) -> Submission:
+    """The prompt is scored once, with its first choice."""
+    sampling = msgspec.structs.replace(choice.sampling, prompt_logprobs=None)
+    return msgspec.structs.replace(choice, sampling=sampling)
 
 
 def _only_value(prompt: Mapping[str, Any], where: str) -> str | Sequence[int]:

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import msgspec
 
-from actorlm.api.schema import AtLeastOne, Choosing, ErrorDescription, PromptTokensDetails, Usage
+from actorlm.api.schema import AtLeastOne, ErrorDescription, PromptTokensDetails, Usage
 from actorlm.api.schema_chat import Message
 from actorlm.errors import ActorlmError, BadRequest
+from actorlm.offline.logprobs import Place
 from actorlm.offline.outputs import CompletionOutput, RequestOutput
-from actorlm.params import DEFAULT_MAX_TOKENS, SamplingParams
+from actorlm.params import DEFAULT_MAX_TOKENS, SamplingParams, Scored
 
 MAX_NAMED = 10
 """Bad lines that one error names."""
@@ -19,7 +20,7 @@ PROMPT_FIELDS = ("prompt", "prompt_token_ids", "messages")
 Id = str | int
 
 
-class Row(Choosing, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Row(Scored, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One line of input: a prompt in one of three forms, perhaps an id, and sampling fields.
 
     `max_tokens` null is all the room that the prompt leaves; absent it is the command's default.
@@ -44,7 +45,7 @@ class Row(Choosing, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def params(self, defaults: "Defaults") -> SamplingParams:
         """How its tokens are chosen."""
-        fields = {name: getattr(self, name) for name in Choosing.__struct_fields__}
+        fields = {name: getattr(self, name) for name in Scored.__struct_fields__}
         if self.temperature is None:
             fields["temperature"] = defaults.temperature
         wanted = defaults.max_tokens if self.max_tokens is msgspec.UNSET else self.max_tokens
@@ -65,6 +66,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     id: Id | None = None
     custom_id: Id | None = None
     choices: list[CompletionOutput] | None = None
+    prompt_logprobs: list[Place | None] | None = None
     usage: Usage | None = None
     error: ErrorDescription | None = None
 
@@ -124,7 +126,14 @@ def answered(index: int, row: Row, output: RequestOutput) -> Answer:
     prompt, completion = len(output.prompt_token_ids), sum(len(choice.token_ids) for choice in output.outputs)
     cached = PromptTokensDetails(output.num_cached_tokens)
     usage = Usage(prompt, completion, prompt + completion, cached)
-    return Answer(index=index, id=row.id, custom_id=row.custom_id, choices=output.outputs, usage=usage)
+    return Answer(
+        index=index,
+        id=row.id,
+        custom_id=row.custom_id,
+        choices=output.outputs,
+        prompt_logprobs=output.prompt_logprobs,
+        usage=usage,
+    )
 
 
 def refused(index: int, row: Row, error: ActorlmError) -> Answer:

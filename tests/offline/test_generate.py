@@ -86,6 +86,16 @@ def test_every_kind_of_row(files, oracle):
     assert answers[2]["choices"][0]["finish_reason"] == "length"
 
 
+def test_log_probabilities_of_a_row(files):
+    files.ask({"prompt_token_ids": [1, 2], "max_tokens": 3, "logprobs": 1, "prompt_logprobs": 0, "ignore_eos": True})
+    assert files.run()
+    answer = files.answers()[0]
+    assert [place and list(place) for place in answer["prompt_logprobs"]] == [None, ["2"]]
+    (choice,) = answer["choices"]
+    assert [next(iter(place)) for place in choice["logprobs"]] == [str(token) for token in choice["token_ids"]]
+    assert files.run(), "the file is read again"
+
+
 def test_what_only_the_model_can_tell_is_an_answer_with_an_error(files, capfd):
     files.ask(
         {"prompt_token_ids": [1] * 100, "id": "long"},

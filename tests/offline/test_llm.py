@@ -123,6 +123,43 @@ def test_how_a_choice_ends(null, oracle):
     ]
 
 
+def test_log_probabilities_have_vllms_shape(tiny):
+    llm = tiny(max_num_batched_tokens=16)
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=3, prompt_logprobs=1, n=2)
+    prompt = list(range(1, 41))
+    (output,) = llm.generate([prompt], params)
+    one, other = output.outputs
+    assert [list(place) for place in one.logprobs] == [list(place) for place in other.logprobs]
+    assert one.token_ids == [next(iter(place)) for place in one.logprobs]
+    assert one.cumulative_logprob == pytest.approx(sum(next(iter(place.values())).logprob for place in one.logprobs))
+    for place in one.logprobs:
+        assert [known.rank for known in place.values()] == [1, 2, 3]
+        assert sorted((known.logprob for known in place.values()), reverse=True) == [k.logprob for k in place.values()]
+    assert output.prompt_logprobs[0] is None
+    assert [next(iter(place)) for place in output.prompt_logprobs[1:]] == prompt[1:]
+    assert all(len(place) == 1 + (next(iter(place.values())).rank > 1) for place in output.prompt_logprobs[1:])
+    assert one.logprobs[0][one.token_ids[0]].decoded_token == llm._session._preparation._tokenizer.decode(
+        one.token_ids[:1], skip_special_tokens=False
+    )
+    (plain,) = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=6, ignore_eos=True))
+    assert (plain.prompt_logprobs, plain.outputs[0].logprobs, plain.outputs[0].cumulative_logprob) == (None, None, None)
+    assert plain.outputs[0].token_ids == one.token_ids
+
+
+def test_log_probabilities_of_tokens_by_id(tiny):
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True, logprob_token_ids=[5, 6])
+    for place in tiny().generate([[1, 2]], params)[0].outputs[0].logprobs:
+        assert list(place)[-2:] == [5, 6]
+        assert place[6].rank is None
+
+
+def test_words_that_never_come(null):
+    greedy = SamplingParams(temperature=0, max_tokens=8, logit_bias={65: 100, 66: 50}, bad_words=["AA"])
+    assert null().generate("x", greedy)[0].outputs[0].text == "ABABABAB"
+    with pytest.raises(BadRequest, match="bad_words has ' '"):
+        null().generate("x", SamplingParams(bad_words=[" "]))
+
+
 def test_max_tokens_are_16_and_none_is_all_the_room(null):
     llm = null(max_model_len=100)
     outputs = llm.generate(
