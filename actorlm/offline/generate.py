@@ -31,6 +31,8 @@ def generate(
     """
     if target is not None and target.exists() and source.exists() and target.samefile(source):
         raise BadRequest(f"{source} is input and output; name another output")
+    if source.exists() and not source.is_file():
+        raise BadRequest(f"{source} is no regular file; it is read twice, so save the rows in one")
     keys = check_rows(source)
     with OutputFile(target, keys) as output:
         before, began = len(output.done), time.monotonic()
@@ -47,6 +49,8 @@ def generate(
             screen.line(f"{len(output.done) - before} rows, {tokens:,} tokens in {seconds:.1f} s, loading included")
         if before:
             screen.line(f"{before} rows had answers in {target} already")
+        if len(output.done) != len(keys):
+            raise BadRequest(f"{source} changed while it was read; run the command again")
         if output.errors:
             screen.line(f"{output.errors} of {len(keys)} answers are errors")
         return not output.errors

@@ -12,8 +12,10 @@ import pytest
 
 from actorlm.config import Config
 from actorlm.errors import BadRequest, ConfigError
+from actorlm.offline import generate as module
 from actorlm.offline.generate import generate
 from actorlm.offline.rows import Defaults
+from actorlm.offline.session import load
 from actorlm.screen import Screen
 
 NULL = {"model": {"model_impl": "null"}}
@@ -148,6 +150,24 @@ def test_input_and_output_are_two_files(files):
     files.ask({"prompt": "a"})
     files.target = files.source
     with pytest.raises(BadRequest, match="is input and output"):
+        files.run()
+
+
+def test_a_pipe_is_refused_because_it_cannot_be_read_twice(files):
+    os.mkfifo(files.source)
+    with pytest.raises(BadRequest, match="is no regular file"):
+        files.run()
+
+
+def test_an_input_that_loses_rows_meanwhile_is_noticed(files, monkeypatch):
+    files.ask({"prompt": "a"}, {"prompt": "b"})
+
+    def load_and_lose(config, screen):
+        files.ask({"prompt": "a"})
+        return load(config, screen)
+
+    monkeypatch.setattr(module, "load", load_and_lose)
+    with pytest.raises(BadRequest, match="changed while it was read"):
         files.run()
 
 
