@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from actorlm.client import Client as Client
     from actorlm.llm import LLM as LLM
     from actorlm.offline.logprobs import Logprob as Logprob
     from actorlm.offline.outputs import CompletionOutput as CompletionOutput
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _OFFERED = {
+    "Client": "actorlm.client",
     "LLM": "actorlm.llm",
     "Logprob": "actorlm.offline.logprobs",
     "CompletionOutput": "actorlm.offline.outputs",

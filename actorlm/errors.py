@@ -106,7 +106,11 @@ STATUS: dict[int, type[ActorlmError]] = {
 }
 """The error class for a status that came over a wire; anything else is `Interrupted`."""
 
+CODE: dict[str | None, type[ActorlmError]] = {c.code: c for c in (ContextLengthExceeded,)}
+"""The error class for a code that says more than its status."""
+
 
 def from_wire(status: int, code: str | None, message: str, param: str | None = None) -> ActorlmError:
     """The error that another process described."""
-    return STATUS.get(status, Interrupted)(message, param=param, code=code)
+    kind = CODE.get(code) or STATUS.get(status, Interrupted)
+    return kind(message, param=param, code=code)

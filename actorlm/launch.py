@@ -132,9 +132,12 @@ def _build_detokenizer(child: _Child) -> Built:
 
 def _build_frontend(child: _Child) -> Built:
     from actorlm.actors.backend import ServingBackend
+    from actorlm.actors.clients import Clients
     from actorlm.actors.frontend import Frontend
     from actorlm.api.app import create_app
+    from actorlm.api.direct import DirectRequests
     from actorlm.api.server import HttpServer
+    from actorlm.messages.frontend import FromClients
     from actorlm.text.chat_template import load_chat_template
     from actorlm.text.tokenizer import load_tokenizer
 
@@ -153,6 +156,14 @@ def _build_frontend(child: _Child) -> Built:
     tokenizer, template = load_tokenizer(spec.model), load_chat_template(spec.model)
     backend = ServingBackend(frontend, spec.model, tokenizer, template, spec.config.http.max_choices)
     server = HttpServer(create_app(backend, spec.config.http), socket.socket(fileno=spec.listener))
+    endpoint = child.network.serve(
+        spec.topology.address(child.name),
+        identity=child.identity,
+        mailbox=child.mailbox,
+        inbox=FromClients,
+        admits=(Role.CLIENT,),
+    )
+    frontend.admit(Clients(endpoint, DirectRequests(backend), model=spec.model.name, spawn=frontend.spawn))
 
     async def serve() -> None:
         await server.start()

@@ -10,7 +10,7 @@ from rich.table import Table
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
 from actorlm.messages.operator import TreeDescribed
-from actorlm.topology import PlannedProcess, Topology
+from actorlm.topology import PlannedProcess, Role, Topology
 
 
 def _table(*columns: str) -> Table:
@@ -32,6 +32,7 @@ def print_plan(topology: Topology, config: Config, model: ModelDescription, kern
         f"model    {model.name}: {model.architecture}, {model.num_parameters:,} parameters, {model.path or 'built in'}"
     )
     console.print(f"http     {config.http.host}:{config.http.port}, shared by {config.http.frontends} frontend(s)")
+    console.print(f"clients  {', '.join(topology.address(one.name) for one in topology.of_role(Role.FRONTEND))}")
     console.print(f"sockets  {topology.address('NAME')}, in a private directory made at the start")
     console.print(f"KV cache {topology.kv_cache_tokens:,} tokens a replica; executor {topology.executor}")
     console.print(f"kernels  {kernels}")
@@ -63,6 +64,8 @@ def print_trees(trees: Sequence[tuple[Path, TreeDescribed | str]]) -> int:
             console.print(f"{directory}: {tree}")
             continue
         console.print(f"{tree.url}  {tree.model}  {tree.state}  {directory}")
+        frontends = [row.name for row in tree.actors if row.role == Role.FRONTEND]
+        console.print(f"clients  {', '.join(f'ipc://{directory}/{name}' for name in frontends)}")
         table = _table("actor", "role", "pid", "state", "restarts", "mailbox", "memory, MiB", "up, s")
         for row in tree.actors:
             table.add_row(

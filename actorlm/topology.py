@@ -24,6 +24,7 @@ class Role(StrEnum):
     ENGINE = "engine"
     WORKER = "worker"
     OPERATOR = "operator"
+    CLIENT = "client"
 
 
 class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +182,7 @@ def _edge(config: Config) -> list[PlannedProcess]:
             role=Role.FRONTEND,
             group=f"frontend-{index}",
             index=index,
+            binds=(f"frontend-{index}",),
             connects=("supervisor", "balancer", "detokenizer-*"),
         )
         for index in range(config.http.frontends)

@@ -1,7 +1,8 @@
 """The Frontend: owns requests from their acceptance to their last byte.
 
 Behind it everything is soft state. Receives text from detokenizers, refusals and interruptions from the balancer, the
-tree's state from the supervisor. Must not know: HTTP, which asks it through `actors/backend.py`; tensors.
+tree's state from the supervisor; what clients say over ZeroMQ it passes on to `actors/clients.py`. Must not know: HTTP,
+which asks it through `actors/backend.py`; tensors.
 """
 
 import asyncio
@@ -10,16 +11,28 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, assert_never
 
+from actorlm.actors.clients import Clients
 from actorlm.actors.generation import NOWHERE, Choice, Generation
 from actorlm.actors.membership import Membership
-from actorlm.api.ports import FINISH_REASONS, Delta, Submission
+from actorlm.api.ports import FINISH_REASONS, ID_BYTES, Delta, Submission
 from actorlm.errors import ActorlmError, Interrupted, Overloaded, Unavailable, from_wire
 from actorlm.logprobs import unpack
 from actorlm.messages.actor import CollectMetrics, Drain, MetricsCollected, PeerLost, Stop, TreeChanged, TreeState
 from actorlm.messages.balancer import RequestRefused
 from actorlm.messages.detokenizer import Close, Open
 from actorlm.messages.engine import Abort, Generate
-from actorlm.messages.frontend import Finish, FleetChanged, Inbox, Opened, RequestsInterrupted, TextDelta
+from actorlm.messages.frontend import (
+    Chat,
+    Complete,
+    Finish,
+    FleetChanged,
+    Inbox,
+    Opened,
+    Pong,
+    RequestsInterrupted,
+    TextDelta,
+    Withdraw,
+)
 from actorlm.messages.supervisor import Drained, PeerStuck, ReadMetrics
 from actorlm.metrics import render
 from actorlm.requests import request_ids
@@ -70,6 +83,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._draining = False
         self._scrapes: dict[int, asyncio.Future[bytes]] = {}
         self._stop_http: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._clients: Clients | None = None
         self.spawn(membership.beat(self))
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
@@ -101,8 +115,9 @@ class Frontend(Actor[Inbox | LinkEvent]):
                 self._linked(message.peer)
             case LinkRefused():
                 raise ActorlmError(message.reason)
-            case PeerJoined():
-                pass
+            case Complete() | Chat() | Withdraw() | Pong() | PeerJoined():
+                assert self._clients is not None, "clients join after `admit`"
+                self._clients.receive(sender, message)
             case _:
                 assert_never(message)
 
@@ -206,7 +221,9 @@ class Frontend(Actor[Inbox | LinkEvent]):
         now = time.monotonic()
         attempts, counts, cached = map(read_int32, (message.attempts, message.counts, message.cached))
         scores = None if message.logprobs is None else unpack(message.logprobs)
+        end = 0
         for row, request in enumerate(read_int64(message.requests)):
+            begin, end = end, end + ID_BYTES * counts[row]
             choice = self._open.get(request)
             if choice is None or choice.attempt != attempts[row]:
                 continue  # aborted, or a late message of an older attempt
@@ -217,7 +234,9 @@ class Frontend(Actor[Inbox | LinkEvent]):
                 self._complete(choice, finish, now)
             reason = FINISH_REASONS.get(finish)
             known = None if scores is None else choice.take_scores(scores[row])
-            choice.generation.feed(Delta(choice.index, message.texts[row], counts[row], reason, cached[row], known))
+            ids = message.tokens[begin:end]
+            delta = Delta(choice.index, message.texts[row], counts[row], reason, cached[row], ids, known)
+            choice.generation.feed(delta)
 
     def _observe(self, choice: Choice, count: int, now: float) -> None:
         if choice.last_token_at is None:
@@ -304,6 +323,11 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._stop_http = stop_http
         self._report_ready()
 
+    def admit(self, clients: Clients) -> None:
+        """Clients may join over ZeroMQ."""
+        self._clients = clients
+        self.spawn(clients.watch())
+
     def _linked(self, peer: str) -> None:
         if peer == Role.SUPERVISOR:
             self._membership.linked()
@@ -331,8 +355,9 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._draining = True
         for generation in {choice.generation for choice in self._open.values()}:
             self._fail(generation, Unavailable("the server is shutting down"))
-        if self._stop_http is not None:
-            await self._stop_http()
+        clients = [self._clients.settle()] if self._clients is not None else []
+        http = [self._stop_http()] if self._stop_http is not None else []
+        await asyncio.gather(*clients, *http)
         self.stop()
 
     def _collected(self, message: MetricsCollected) -> None:

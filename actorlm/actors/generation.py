@@ -59,7 +59,7 @@ class Generation:
     def feed(self, delta: Delta) -> None:
         """Takes what one choice gained."""
         before = self._fresh.get(delta.choice)
-        self._fresh[delta.choice] = delta if before is None else _merge(before, delta)
+        self._fresh[delta.choice] = delta if before is None else merged(before, delta)
         if delta.finish:
             self._going_on.pop(delta.choice, None)
         self._wake()
@@ -102,8 +102,9 @@ class Generation:
             self._waiter.set_result(None)
 
 
-def _merge(before: Delta, after: Delta) -> Delta:
+def merged(before: Delta, after: Delta) -> Delta:
+    """What one choice gained in two steps, as one delta."""
     finish: FinishReason | None = after.finish
     tokens, cached = before.tokens + after.tokens, max(before.cached_tokens, after.cached_tokens)
-    scores = joined(before.scores, after.scores)
-    return Delta(before.choice, before.text + after.text, tokens, finish, cached, scores)
+    ids, scores = before.ids + after.ids, joined(before.scores, after.scores)
+    return Delta(before.choice, before.text + after.text, tokens, finish, cached, ids, scores)

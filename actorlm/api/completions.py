@@ -82,7 +82,7 @@ class PromptAlone:
 
 def _of_prompt(delta: Delta) -> Delta:
     scores = None if delta.scores is None else Scores(delta.scores.start, delta.scores.prompt)
-    return Delta(delta.choice, "", 0, "length" if delta.finish else None, delta.cached_tokens, scores)
+    return Delta(delta.choice, "", 0, "length" if delta.finish else None, delta.cached_tokens, scores=scores)
 
 
 async def answer(request: CompletionRequest, backend: Backend, draw_seed: lower.DrawSeed, request_id: str) -> Answer:

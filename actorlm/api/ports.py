@@ -8,11 +8,13 @@ from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
+from actorlm.api.schema import Usage
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.logprobs import Scores
 from actorlm.messages.actor import TreeState
 from actorlm.messages.frontend import Finish
 from actorlm.sampling import SamplingParams
+from actorlm.wire import Int32, read_int32
 
 FinishReason = Literal["stop", "length"]
 FINISH_REASONS: dict[Finish, FinishReason] = {
@@ -33,12 +35,17 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     spaces_between_special_tokens: bool = True
 
 
+ID_BYTES = 4
+"""Bytes of a token id in a column."""
+
+
 class Delta(msgspec.Struct, frozen=True, gc=False):
     """What one choice gained. `choice` is its index among the submissions.
 
     `text` may be empty while a character or a possible stop string is incomplete. `tokens` counts the new token ids.
     `finish` is set in the last delta of a choice. `cached_tokens` counts the prompt tokens that came from the prefix
-    cache, the same in each delta of a choice. `scores` are the log-probabilities that were asked for.
+    cache, the same in each delta of a choice. `ids` are the new ids, a column, because a slow reader may let many
+    gather; `scores` are the log-probabilities that were asked for.
     """
 
     choice: int
@@ -46,7 +53,13 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     tokens: int
     finish: FinishReason | None = None
     cached_tokens: int = 0
+    ids: Int32 = b""
     scores: Scores | None = None
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The new ids."""
+        return tuple(read_int32(self.ids))
 
 
 class Generation(Protocol):
@@ -122,3 +135,35 @@ class Backend(Protocol):
 
     async def metrics(self) -> bytes:
         """All metrics of the tree in Prometheus' text format."""
+
+
+class Count(Protocol):
+    """What the choices of one request come to."""
+
+    def add(self, delta: Delta) -> None:
+        """Counts a delta."""
+
+    def usage(self) -> Usage:
+        """Of all deltas so far."""
+
+
+class Begun(Protocol):
+    """A request that was accepted. Whoever takes it reads the generation, counts, and aborts it in the end."""
+
+    @property
+    def generation(self) -> Generation:
+        """Its choices."""
+
+    @property
+    def tally(self) -> Count:
+        """Counts nothing by itself."""
+
+
+class Direct(Protocol):
+    """The generating routes for callers that bring no HTTP. Each raises the error that the route would answer."""
+
+    async def complete(self, body: bytes, trace_id: str) -> Begun:
+        """What `POST /v1/completions` does with this body."""
+
+    async def chat(self, body: bytes, trace_id: str) -> Begun:
+        """What `POST /v1/chat/completions` does with this body."""

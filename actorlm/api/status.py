@@ -36,10 +36,15 @@ def accepting(backend: Backend) -> Guard:
     return _guard(backend, ACCEPTING)
 
 
+def check_state(backend: Backend, states: frozenset[TreeState]) -> None:
+    """Raises Unavailable in any other state."""
+    if backend.state not in states:
+        raise Unavailable(f"the service is {backend.state}; try again later")
+
+
 def _guard(backend: Backend, states: frozenset[TreeState]) -> Guard:
     async def guard(_: ASGIConnection[Any, Any, Any, Any], __: BaseRouteHandler) -> None:  # a plain one gets a thread
-        if backend.state not in states:
-            raise Unavailable(f"the service is {backend.state}; try again later")
+        check_state(backend, states)
 
     return guard
 

@@ -77,6 +77,16 @@ class Answer(ASGIResponse):
         self._gone = False
         self._started = False
 
+    @property
+    def generation(self) -> Generation:
+        """What is answered, for a caller that reads it instead of having it sent."""
+        return self._generation
+
+    @property
+    def tally(self) -> Tally:
+        """The count that goes with it."""
+        return self._tally
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers. Returns early, having sent nothing or a part, if the client goes away."""
         watcher = asyncio.get_running_loop().create_task(self._watch(receive))

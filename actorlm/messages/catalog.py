@@ -3,7 +3,18 @@
 from functools import cache
 from typing import Any, Union, get_args
 
-from actorlm.messages import actor, balancer, detokenizer, engine, executor, frontend, operator, supervisor, worker
+from actorlm.messages import (
+    actor,
+    balancer,
+    client,
+    detokenizer,
+    engine,
+    executor,
+    frontend,
+    operator,
+    supervisor,
+    worker,
+)
 from actorlm.runtime.fingerprint import Fingerprint, fingerprint
 
 PROTOCOL_VERSION = 1
@@ -18,6 +29,7 @@ INBOXES: dict[str, Any] = {
     "worker": worker.Inbox,
     "supervisor": supervisor.Inbox,
     "operator": operator.Inbox,
+    "client": client.Inbox,
 }
 
 

@@ -1,11 +1,11 @@
-"""What a Frontend receives: text from detokenizers, refusals and interruptions from the balancer."""
+"""What a Frontend receives: text from detokenizers, refusals and interruptions from the balancer, clients' requests."""
 
 from enum import IntEnum
 
 from actorlm.logprobs import Logprobs
 from actorlm.messages.actor import Control, Drain, MetricsCollected, TreeChanged
 from actorlm.messages.balancer import RequestRefused
-from actorlm.wire import Int32, Int64, Message, UInt8
+from actorlm.wire import Int32, Int64, Message, RequestId, UInt8
 
 
 class Finish(IntEnum):
@@ -57,6 +57,39 @@ class FleetChanged(Message):
     max_num_seqs: int
 
 
+class Complete(Message):
+    """A client asks for the continuation of a prompt: `body` is a JSON object as `/v1/completions` takes it.
+
+    `request` is a number that the client has not used in this session. Answered by TextGenerated, again and again, and
+    then by RequestCompleted or RequestFailed.
+    """
+
+    request: RequestId
+    body: bytes
+
+
+class Chat(Message):
+    """A client asks for the answer to a conversation: as Complete, of `/v1/chat/completions`."""
+
+    request: RequestId
+    body: bytes
+
+
+class Withdraw(Message):
+    """The client wants no more of these requests. Nothing answers it."""
+
+    requests: Int64
+
+
+class Pong(Message):
+    """The answer to the Ping of this number."""
+
+    number: RequestId
+
+
+FromClients = Complete | Chat | Withdraw | Pong
+"""What clients may say."""
+
 Inbox = (
     Opened
     | TextDelta
@@ -67,4 +100,5 @@ Inbox = (
     | Drain
     | MetricsCollected
     | Control
+    | FromClients
 )

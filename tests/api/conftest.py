@@ -61,7 +61,7 @@ class FakeGeneration:
         if finish:
             self.finished.add(choice)
         scores = self.backend.scores(submission, step)
-        return Delta(choice, words[step % len(words)], 1, finish, self.backend.cached_tokens, scores)
+        return Delta(choice, words[step % len(words)], 1, finish, self.backend.cached_tokens, scores=scores)
 
     def abort(self) -> None:
         self.aborted.set()

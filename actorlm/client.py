@@ -1,0 +1,220 @@
+"""`actorlm.Client`: asks a running tree over ZeroMQ, without HTTP. Asynchronous; many requests share one connection.
+
+    async with actorlm.Client() as client:
+        async for delta in client.generate("Once upon a time", max_tokens=50):
+            print(delta.text, end="")
+
+Requests, limits and errors are those of HTTP: `/v1/completions` for `generate`, `/v1/chat/completions` for `chat`.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from actorlm.actors.client import ClientActor
+from actorlm.actors.reply import Reply
+from actorlm.api.ports import Delta
+from actorlm.client_address import frontend_address
+from actorlm.errors import BadRequest, Unavailable
+from actorlm.messages.catalog import INBOXES, protocol
+from actorlm.messages.frontend import Chat, Complete
+from actorlm.runtime.errors import MessageTooLarge
+from actorlm.runtime.identity import this_process
+from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.network import Network
+from actorlm.runtime.zeromq import ZeroMQNetwork
+from actorlm.sampling import SamplingParams
+from actorlm.topology import Role
+from actorlm.wire import Message
+
+__all__ = ["Client", "Delta", "Stream", "Usage"]
+
+HIGH_WATER = 16_384
+"""Messages that may wait to be sent, and to be received."""
+MAILBOX_CAPACITY = 1024
+
+Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of a whole request. A prompt counts once, however many choices are made from it."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class Client:
+    """A connection to one frontend of a tree, for use with `async with`. It is made again whenever it is lost.
+
+    `address` is an `ipc://` address as `actorlm ps` shows it, a loopback `tcp://` one, or a tree's run directory;
+    without it the only running tree of this user is meant. `timeout_s` is how long entering, and each request, waits
+    for a connection.
+    """
+
+    def __init__(self, address: str | Path | None = None, *, timeout_s: float = 10.0) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._network: Network | None = None
+        self._actor: ClientActor | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Connects. Raises Unavailable, ProtocolError if the server is of another version, ConfigError."""
+        address = frontend_address(self._address)
+        await self._connect(address, ZeroMQNetwork(protocol(), high_water=HIGH_WATER))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Withdraws what is under way and disconnects."""
+        await self._disconnect()
+
+    @property
+    def model(self) -> str:
+        """The name of the model that is served."""
+        return self._connected.model
+
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **fields: Any) -> "Stream":
+        """Continues a prompt: a text, token ids, or a list of either, whose choices then follow each other.
+
+        `fields` are those of `/v1/completions`, and go before what `params` says. Nothing is sent before the stream is
+        read.
+        """
+        return self._stream(Complete, {"prompt": prompt}, params, fields)
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, **fields: Any
+    ) -> "Stream":
+        """Answers a conversation; `messages` and `fields` are those of `/v1/chat/completions`. See `generate`."""
+        return self._stream(Chat, {"messages": messages}, params, fields)
+
+    def _stream(
+        self,
+        kind: type[Complete] | type[Chat],
+        about: Mapping[str, Any],
+        params: SamplingParams | None,
+        fields: Mapping[str, Any],
+    ) -> "Stream":
+        actor = self._connected
+        chosen = _as_fields(params) if params is not None else {}
+        body = _encode({"model": actor.model, **chosen, **fields, **about})
+        return Stream(actor, lambda number: kind(number, body))
+
+    @property
+    def _connected(self) -> ClientActor:
+        if self._actor is None:
+            raise Unavailable("this client is not connected; use it inside of `async with`")
+        return self._actor
+
+    async def _connect(self, address: str, network: Network) -> None:
+        self._network = network
+        name = f"{Role.CLIENT}-{os.getpid()}-{secrets.token_hex(4)}"
+        mailbox: Mailbox[Any] = Mailbox(name, MAILBOX_CAPACITY, Overflow.PAUSE)
+        try:
+            link = network.connect(
+                address,
+                peer=f"the frontend at {address}",
+                identity=this_process(Role.CLIENT, name),
+                mailbox=mailbox,
+                inbox=INBOXES[Role.CLIENT],
+            )
+            self._actor = actor = ClientActor(mailbox, link, self._timeout_s)
+            self._running = asyncio.get_running_loop().create_task(self._actor.run())
+            self._running.add_done_callback(lambda _: actor.end())
+            await self._actor.connected()
+        except BaseException:
+            await self._disconnect()
+            raise
+
+    async def _disconnect(self) -> None:
+        actor, self._actor = self._actor, None
+        if actor is not None and self._running is not None:
+            actor.end()
+            actor.stop()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+        if self._network is not None:
+            await self._network.close()
+
+
+class Stream:
+    """The deltas of one request, as an asynchronous iterator. Leaving the loop that reads it aborts the request.
+
+    That is: when nothing refers to the stream any more, when waiting for it is cancelled, or at `aclose`. A failure
+    raises an error of `actorlm.errors`, the one that HTTP would answer; a request lost with its connection Interrupted.
+    """
+
+    def __init__(self, actor: ClientActor, make: Callable[[int], Message]) -> None:
+        self._reply: Reply | None = None
+        self._left = False
+        self._actor = actor
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delta:
+        """What is new of one choice."""
+        if self._left:
+            raise StopAsyncIteration
+        try:
+            if self._reply is None:
+                self._reply = await self._ask()
+            delta = await self._reply.take()
+        except BaseException:
+            self._leave()
+            raise
+        if delta is None:
+            self._left = True
+            raise StopAsyncIteration
+        return delta
+
+    async def aclose(self) -> None:
+        """Aborts the request, if it has not ended."""
+        self._leave()
+
+    def __del__(self) -> None:
+        if self._reply is not None and not self._left and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._actor.withdraw, self._reply)
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the request came to, after its last delta."""
+        done = self._reply.completed if self._reply is not None else None
+        return Usage(done.prompt_tokens, done.completion_tokens, done.cached_tokens) if done is not None else None
+
+    async def _ask(self) -> Reply:
+        try:
+            return await self._actor.ask(self._make)
+        except MessageTooLarge as error:
+            raise BadRequest(f"the request is too large: {error.message}", code="request_too_large") from None
+
+    def _leave(self) -> None:
+        self._left = True
+        if self._reply is not None:
+            self._actor.withdraw(self._reply)
+
+
+def _as_fields(params: SamplingParams) -> dict[str, Any]:
+    """The parameters as the fields of a request, by the same names: everything that they say, the seed too."""
+    values = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
+    return values | {"logit_bias": dict(params.logit_bias)}
+
+
+def _encode(fields: Mapping[str, Any]) -> bytes:
+    """The body of a request. Raises BadRequest for a value that has no form in JSON."""
+    try:
+        return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the request cannot be written as JSON: {error}") from None
