@@ -119,3 +119,14 @@ def test_the_foundations_import_light(module):
 @pytest.mark.parametrize("role", ["frontend", "balancer", "detokenizer", "engine", "worker", "supervisor"])
 def test_no_actor_imports_torch_of_itself(role):
     assert not imported(f"import actorlm.actors.{role}") & {"torch", "transformers", "triton", "litestar", "uvicorn"}
+
+
+@pytest.mark.parametrize("name", ["Client", "SamplingParams"])
+def test_what_the_package_offers_is_imported_when_it_is_asked_for(name):
+    assert not imported("import actorlm") & {f"actorlm.{module}" for module in ("client", "sampling", "errors")}
+    heavy = {"torch", "transformers", "litestar", "uvicorn", "tokenizers", "numpy", "uvloop", "safetensors"}
+    assert not imported(f"from actorlm import {name}") & heavy
+
+
+def test_what_the_package_does_not_offer_is_no_attribute():
+    assert not hasattr(actorlm, "Clients")

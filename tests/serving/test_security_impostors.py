@@ -27,6 +27,7 @@ ADMITTED = [
     ("detokenizer-0", "detokenizer-0", "frontend", "frontend-77"),
     ("detokenizer-0", "detokenizer-0", "engine", "engine-77"),
     ("engine-0-workers", "engine-0", "worker", "worker-0-77"),
+    ("frontend-0", "frontend-0", "client", "client-77"),
 ]
 """Socket, server, role, name."""
 

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.serving, pytest.mark.timeout(300)]
 PLANNED = {
     "supervisor",
     "balancer",
+    "frontend-0",
     "detokenizer-0",
     "detokenizer-0-tokens",
     "engine-0-workers",
