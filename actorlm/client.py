@@ -26,12 +26,12 @@ from actorlm.client_address import frontend_address
 from actorlm.errors import BadRequest, Unavailable
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.frontend import Chat, Complete
+from actorlm.params import SamplingParams
 from actorlm.runtime.errors import MessageTooLarge
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.network import Network
 from actorlm.runtime.zeromq import ZeroMQNetwork
-from actorlm.sampling import SamplingParams
 from actorlm.topology import Role
 from actorlm.wire import Message
 
@@ -40,6 +40,8 @@ __all__ = ["Client", "Delta", "Stream", "Usage"]
 HIGH_WATER = 16_384
 """Messages that may wait to be sent, and to be received."""
 MAILBOX_CAPACITY = 1024
+ALL_THE_ROOM = 2**31 - 1
+"""A `max_tokens` that is cut to the room that the prompt leaves, as None is in SamplingParams."""
 
 Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
 
@@ -207,9 +209,9 @@ class Stream:
 
 
 def _as_fields(params: SamplingParams) -> dict[str, Any]:
-    """The parameters as the fields of a request, by the same names: everything that they say, the seed too."""
+    """The parameters as the fields of a request, by the same names: everything that they say."""
     values = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
-    return values | {"logit_bias": dict(params.logit_bias)}
+    return {"max_tokens": ALL_THE_ROOM} | values
 
 
 def _encode(fields: Mapping[str, Any]) -> bytes:

@@ -16,9 +16,9 @@ from actorlm.errors import BadRequest, ContextLengthExceeded, Interrupted, NotFo
 from actorlm.messages.actor import Drain, Stop, TreeState
 from actorlm.messages.catalog import protocol
 from actorlm.messages.frontend import Complete, FromClients, Pong, Withdraw
+from actorlm.params import SamplingParams
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.memory import MemoryNetwork
-from actorlm.sampling import SamplingParams
 from actorlm.text.chat_template import load_chat_template
 from actorlm.text.tokenizer import load_tokenizer
 from actorlm.wire import int64

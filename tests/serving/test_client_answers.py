@@ -75,11 +75,15 @@ async def test_b28_prompts_times_choices(null_tree):
 
 
 async def test_sampling_params_say_all_that_they_say(null_tree):
-    params = SamplingParams(max_tokens=30, seed=5, logit_bias=((65, 100.0), (66, 100.0)), ignore_eos=True, min_p=0.1)
+    params = SamplingParams(max_tokens=30, seed=5, logit_bias={65: 100.0, 66: 100.0}, ignore_eos=True, min_p=0.1)
     async with connected(null_tree) as client:
         answer = await read(client.generate([1, 2], params))
         assert answer.ids == [null_model.generated([1, 2], 30, seed=5, among=(65, 66), ends=())]
         assert (await read(client.generate([1, 2], params, max_tokens=3))).ids == [answer.ids[0][:3]]
+        assert (
+            len((await read(client.generate([1] * 32_700, SamplingParams(max_tokens=None, ignore_eos=True)))).ids[0])
+            == 68
+        )
 
 
 WRONG = [
