@@ -26,7 +26,7 @@ from actorlm.client_address import frontend_address
 from actorlm.errors import BadRequest, Unavailable
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.frontend import Chat, Complete
-from actorlm.params import SamplingParams
+from actorlm.params import SamplingParams, checked
 from actorlm.runtime.errors import MessageTooLarge
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
@@ -210,7 +210,9 @@ class Stream:
 
 def _as_fields(params: SamplingParams) -> dict[str, Any]:
     """The parameters as the fields of a request, by the same names: everything that they say."""
-    values = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
+    values = {
+        name: value for name, value in msgspec.structs.asdict(checked(params, "params")).items() if value is not None
+    }
     return {"max_tokens": ALL_THE_ROOM} | values
 
 

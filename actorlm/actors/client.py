@@ -11,8 +11,9 @@ from itertools import count
 from typing import assert_never
 
 from actorlm.actors.reply import Reply
-from actorlm.api.ports import ID_BYTES, Delta, FinishReason
+from actorlm.api.ports import FINISH_REASONS, ID_BYTES, Delta
 from actorlm.errors import Interrupted, Overloaded, ProtocolError, Unavailable, from_wire
+from actorlm.logprobs import unpack
 from actorlm.messages.client import Dismissed, Inbox, Ping, RequestCompleted, RequestFailed, Served, TextGenerated
 from actorlm.messages.frontend import Finish, Pong, Withdraw
 from actorlm.runtime.actor import Actor
@@ -29,8 +30,6 @@ QUIET_LOOKS = 30
 SILENT_LOOKS = 200
 """One that says nothing for so many is given up. They are counted, because a client that did not run heard nothing."""
 CLOSED = "this client is closed"
-
-_REASONS: dict[int, FinishReason] = {Finish.STOP: "stop", Finish.LENGTH: "length"}
 
 
 class ClientActor(Actor[Inbox | LinkEvent]):
@@ -127,13 +126,14 @@ class ClientActor(Actor[Inbox | LinkEvent]):
 
     def _feed(self, message: TextGenerated) -> None:
         choices, counts, cached = map(read_int32, (message.choices, message.counts, message.cached))
+        scores = [None] * len(message.texts) if message.logprobs is None else unpack(message.logprobs)
         end = 0
         for row, request in enumerate(read_int64(message.requests)):
             begin, end = end, end + ID_BYTES * counts[row]
             reply = self._replies.get(request)
             if reply is not None:
-                reason, ids = _REASONS.get(message.finishes[row]), message.tokens[begin:end]
-                reply.feed(Delta(choices[row], message.texts[row], counts[row], reason, cached[row], ids))
+                reason, ids = FINISH_REASONS.get(Finish(message.finishes[row])), message.tokens[begin:end]
+                reply.feed(Delta(choices[row], message.texts[row], counts[row], reason, cached[row], ids, scores[row]))
 
     def _say(self, message: Message) -> None:
         """Sends what a lost session makes needless."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from actorlm.api.ports import ID_BYTES, Delta
 from actorlm.errors import ProtocolError
+from actorlm.logprobs import pack
 from actorlm.messages.client import Ping, RequestCompleted, RequestFailed, TextGenerated
 from actorlm.messages.frontend import Finish
 from actorlm.wire import Message, int32, int64
@@ -103,4 +104,5 @@ def _columns(rows: list[Row]) -> TextGenerated:
         texts=tuple(delta.text for delta in deltas),
         finishes=bytes(_FINISH[delta.finish] for delta in deltas),
         cached=int32(delta.cached_tokens for delta in deltas),
+        logprobs=pack([delta.scores for delta in deltas]),
     )

@@ -18,8 +18,7 @@ from actorlm.api.schema_completions import CompletionRequest
 from actorlm.api.status import ACCEPTING, check_state
 from actorlm.errors import BadRequest
 
-ONLY_HTTP = ("stream", "stream_options", "echo", "logprobs", "prompt_logprobs")
-"""What a Delta does not carry."""
+ONLY_HTTP = ("stream", "stream_options", "echo")
 
 R = TypeVar("R", bound=GenerationRequest)
 

@@ -1,5 +1,6 @@
 """What a client (`actorlm.Client`) receives from the frontend that it is connected to."""
 
+from actorlm.logprobs import Logprobs
 from actorlm.wire import Int32, Int64, Message, RequestId, UInt8
 
 
@@ -19,7 +20,8 @@ class TextGenerated(Message):
     """What a client's requests gained in one turn of the frontend, in columns like TextDelta.
 
     Row i says: choice `choices[i]` of `requests[i]` gained `texts[i]` and the next `counts[i]` ids of `tokens`.
-    `finishes[i]` is a `Finish`, `cached[i]` counts the prompt tokens that came from the prefix cache.
+    `finishes[i]` is a `Finish`, `cached[i]` counts the prompt tokens that came from the prefix cache. `logprobs` has
+    the same rows; it is None if no row has any.
     """
 
     requests: Int64
@@ -29,6 +31,7 @@ class TextGenerated(Message):
     texts: tuple[str, ...]
     finishes: UInt8
     cached: Int32
+    logprobs: Logprobs | None = None
 
 
 class RequestCompleted(Message):

@@ -123,6 +123,8 @@ async def test_many_at_once_get_what_each_gets_alone(client_tree):
         ({"stream": True}, BadRequest, "stream"),
         ({"echo": True}, BadRequest, "echo"),
         ({"n": 17}, BadRequest, "n"),
+        ({"params": SamplingParams(temperature=7)}, BadRequest, "temperature"),
+        ({"params": 5}, BadRequest, "params"),
         ({"temperature": float("nan")}, BadRequest, None),
         ({"stop": {1, 2}}, BadRequest, None),
     ],

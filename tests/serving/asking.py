@@ -13,11 +13,12 @@ ENDLESS = {"max_tokens": 4000, "ignore_eos": True}
 
 
 class Answer(NamedTuple):
-    """Ids, texts and finish reasons by choice, and the usage."""
+    """Ids, texts, finish reasons and entries of log-probabilities by choice, and the usage."""
 
     ids: list
     texts: list
     reasons: list
+    scores: list
     usage: object
 
 
@@ -33,16 +34,17 @@ async def connected(tree, **options):
 
 async def read(stream):
     """The whole answer. Each choice ends exactly once, and says nothing after that (b10)."""
-    ids, texts, reasons = {}, {}, {}
+    ids, texts, reasons, scores = {}, {}, {}, {}
     async for delta in stream:
         assert delta.choice not in reasons, f"choice {delta.choice} goes on after its end"
         assert delta.tokens == len(delta.token_ids)
         ids.setdefault(delta.choice, []).extend(delta.token_ids)
+        scores.setdefault(delta.choice, []).extend(delta.scores.output if delta.scores is not None else ())
         texts[delta.choice] = texts.get(delta.choice, "") + delta.text
         if delta.finish is not None:
             reasons[delta.choice] = delta.finish
     assert sorted(ids) == sorted(reasons) == list(range(len(ids)))
-    return Answer(*([found[choice] for choice in sorted(ids)] for found in (ids, texts, reasons)), stream.usage)
+    return Answer(*([found[choice] for choice in sorted(ids)] for found in (ids, texts, reasons, scores)), stream.usage)
 
 
 async def until(condition, seconds, every=0.02):

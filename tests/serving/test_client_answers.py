@@ -86,6 +86,21 @@ async def test_sampling_params_say_all_that_they_say(null_tree):
         )
 
 
+async def test_log_probabilities_are_those_of_http(null_tree):
+    fields = {"prompt": [1, 2, 3], "seed": 4, "max_tokens": 12, "logprobs": 3, "ignore_eos": True}
+    described = null_tree.complete(**fields)["choices"][0]["logprobs"]
+    async with connected(null_tree) as client:
+        answer = await read(client.generate(**fields))
+        assert [entry.token for entry in answer.scores[0]] == answer.ids[0]
+        assert [entry.logprob for entry in answer.scores[0]] == pytest.approx(described["token_logprobs"])
+        assert {len(entry.others) for entry in answer.scores[0]} == {3}
+        turns = [{"role": "user", "content": "Hi"}]
+        answer = await read(client.chat(turns, max_tokens=5, logprobs=True, top_logprobs=2, ignore_eos=True))
+        assert [entry.token for entry in answer.scores[0]] == answer.ids[0]
+        assert {len(entry.others) for entry in answer.scores[0]} == {2}
+        assert not (await read(client.generate([1], max_tokens=2))).scores[0]
+
+
 WRONG = [
     {"temperature": -1},
     {"temperature": "hot"},
