@@ -66,8 +66,8 @@ class Runner:
             raise ConfigError(f"dtype is {dtype}; it must be one of {', '.join(DTYPES)}", param="dtype")
         self.description = model
         self._dtype = DTYPES[dtype]
-        self._level = choose_level(kernels)
-        self._native: Native | None = None
+        level = choose_level(kernels)
+        self._native = None if level is None else Native(level, threads or torch.get_num_threads())
         self._num_blocks = num_blocks
         self._threads = threads
         self._slots = Slots(
@@ -77,7 +77,7 @@ class Runner:
             num_blocks=num_blocks,
             vocab_size=model.vocab_size,
         )
-        self._sampler = Sampler(max_num_seqs, model.eos_token_ids)
+        self._sampler = Sampler(max_num_seqs, model.eos_token_ids, self._native)
         self._scoring = Scoring(max_num_seqs)
         self._cache_shape = CacheShape(num_blocks, model.num_kv_heads, model.head_dim, self._dtype)
         self._caches: list[LayerCache] = []
@@ -92,8 +92,6 @@ class Runner:
         build = model_class(self.description.architecture)
         check_memory(self.description, self._num_blocks, self._dtype, psutil.virtual_memory().available)
         self._caches = allocate(self.description, self._num_blocks, self._dtype)
-        if self._level is not None:
-            self._native = Native(self._level, self._threads or torch.get_num_threads())
         self.model = build(self.description, self._dtype, self._native)
         load_weights(self.description, self.model.parameters(self.description.format), progress)
 

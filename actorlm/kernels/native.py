@@ -21,6 +21,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "silu_mul": (ADDRESS, ADDRESS, ADDRESS, SIZE, SIZE),
     "rope_and_store": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 4),
     "paged_attention": (ADDRESS, NUMBER, *[ADDRESS] * 5, *[SIZE] * 7),
+    "choose_tokens": (*[ADDRESS] * 9, SIZE, SIZE),
     "pool_stop": (ADDRESS,),
 }
 

@@ -10,16 +10,30 @@ from hypothesis import strategies as st
 
 from actorlm.errors import ModelError
 from actorlm.execution.randomness import MASK, word
-from actorlm.execution.sampler import NO_IDS, Sampler, row_sums
+from actorlm.execution.sampler import NO_IDS, Sampler
+from actorlm.kernels.choose_tokens import _row_sums
+from actorlm.kernels.native import Native, choose_level
 from actorlm.sampling import SamplingParams
 
 EOS = (0,)
+KERNELS = {"native": None}
+
+
+@pytest.fixture(autouse=True, scope="module", params=["torch", "native"])
+def kernels(request):
+    """Everything here holds for both."""
+    if request.param == "native":
+        if (level := choose_level("auto")) is None:
+            pytest.skip("there are no compiled kernels")
+        KERNELS["native"] = Native(level, threads=2)
+    yield request.param
+    KERNELS["native"] = None
 
 
 def sample(logits, params, positions=None, generated=None, prompt_ids=NO_IDS, generated_ids=NO_IDS):
     """Tokens for rows of logits, each with its own parameters; all have the same ids."""
     rows = len(params)
-    sampler = Sampler(rows, EOS)
+    sampler = Sampler(rows, EOS, KERNELS["native"])
     for slot, one in enumerate(params):
         sampler.put(slot, one, np.array(prompt_ids, np.int32), np.array(generated_ids, np.int32))
     slots = np.arange(rows)
@@ -182,7 +196,7 @@ def test_a_sequence_is_that_of_its_definition():
     """Counts and ends of words follow what was sampled, step by step, in some rows and not in others."""
     changes = [*ADJUSTMENTS.values(), {}, {"temperature": 0.0, "frequency_penalty": 0.9}]
     wanted = [params(seed=seed, **{"temperature": 1.2, **change}) for seed, change in enumerate(changes)]
-    sampler, outputs = Sampler(len(wanted), EOS), [list(OUTPUT) for _ in wanted]
+    sampler, outputs = Sampler(len(wanted), EOS, KERNELS["native"]), [list(OUTPUT) for _ in wanted]
     for slot, p in enumerate(wanted):
         sampler.put(slot, p, np.array(PROMPT, np.int32), np.array(OUTPUT, np.int32))
     for step in range(40):
@@ -206,7 +220,7 @@ def test_greedy_is_argmax_of_float32_and_the_lowest_of_equals():
 
 
 def test_greedy_rows_draw_nothing(monkeypatch):
-    monkeypatch.setattr(Sampler, "_draw", None)
+    monkeypatch.setattr("actorlm.kernels.choose_tokens._draw", None)
     logits = random_logits(4)
     assert sample(logits, [params(temperature=0.0)] * 4) == logits.argmax(-1).tolist()
 
@@ -227,7 +241,7 @@ def test_the_sum_of_a_row_has_the_same_bits_in_any_batch():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        together, alone = row_sums(weights), torch.cat([row_sums(weights[row : row + 1]) for row in range(8)])
+        together, alone = _row_sums(weights), torch.cat([_row_sums(weights[row : row + 1]) for row in range(8)])
         assert torch.equal(together, alone)
     finally:
         torch.set_num_threads(threads)

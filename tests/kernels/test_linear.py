@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import on_all_levels, runnable_levels
+from native_levels import on_all_levels, runnable_levels
 
 from actorlm.kernels.linear import PackedMatrix, PackedRows, gather_rows, linear, panel_count, rows_of
 from actorlm.kernels.native import Native

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import on_all_levels
+from native_levels import on_all_levels
 
 from actorlm.errors import ConfigError
 from actorlm.kernels import native as native_module

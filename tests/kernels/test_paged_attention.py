@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import on_all_levels
+from native_levels import on_all_levels
 
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.paged_attention import AttentionPlan, Piece, TilePlan, paged_attention

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import on_all_levels
+from native_levels import on_all_levels
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from actorlm.kernels.rms_norm import rms_norm

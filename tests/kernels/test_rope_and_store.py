@@ -4,7 +4,7 @@ import cmath
 
 import pytest
 import torch
-from conftest import on_all_levels
+from native_levels import on_all_levels
 
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.rope_and_store import Heads, rope_and_store

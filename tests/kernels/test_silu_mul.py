@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import on_all_levels
+from native_levels import on_all_levels
 
 from actorlm.kernels.silu_mul import Gates, silu_mul
 
