@@ -32,8 +32,8 @@ class Shares:
         self._wanted: list[int] = []
         self._granted: list[int] = []
 
-    def ask(self, tokens: int, *, scored: bool = False) -> None:
-        """One more prefill, with so many tokens to compute."""
+    def ask(self, tokens: int, *, scored: bool = False) -> int:
+        """One more prefill, with so many tokens to compute. Gives what it will get at least."""
         if scored:
             tokens = min(tokens, self._scored_left)
             self._scored_left -= tokens
@@ -41,6 +41,7 @@ class Shares:
         self.left -= granted
         self._wanted.append(tokens)
         self._granted.append(granted)
+        return granted
 
     def settle(self) -> list[int]:
         """What each prefill gets, in the order in which they asked; 0 where the step had nothing left."""

@@ -1,8 +1,10 @@
 """The prefix cache: finds the KV blocks of a prompt's beginning if an earlier request has computed them.
 
 A block's name is SHA-256(name of the block before it, its 16 token ids); before the first block stands the hash of the
-tenant's salt, so tenants with different salts never share. Names are compared in full. A block is offered only when all
-its tokens are known and computed, and a hit always leaves at least one token to compute, whose logits are needed.
+tenant's salt, so tenants with different salts never share. Names are compared in full. A block is offered when all its
+tokens are known and the step that computes them is being planned: whoever shares it is computed in the same step or a
+later one, and in each layer a step writes all its keys and values before any are read. A hit always leaves at least one
+token to compute, whose logits are needed.
 """
 
 from hashlib import sha256
@@ -30,9 +32,9 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
-    def offer(self, request: Request) -> None:
-        """Lets others find the blocks that the request has filled since the last time."""
-        for index in range(request.num_shareable, request.num_computed // BLOCK_SIZE):
+    def offer(self, request: Request, tokens: int) -> None:
+        """Lets others find the blocks that the request's first `tokens` tokens fill, which are known."""
+        for index in range(request.num_shareable, tokens // BLOCK_SIZE):
             self._pool.name(request.blocks[index], _block_hash(request, index))
             request.num_shareable += 1
 

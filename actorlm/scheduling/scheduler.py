@@ -193,13 +193,19 @@ class Scheduler:
         """Divides the tokens that decodes have left among running prefills and those it admits."""
         shares = Shares(self._config.max_num_batched_tokens - len(step.requests))
         for request in prefills:
-            shares.ask(request.num_unscheduled, scored=request.scores_prompt)
+            self._ask(shares, request)
         while shares.left and (admitted := self._admit(step)):
             prefills.append(admitted)
-            shares.ask(admitted.num_unscheduled, scored=admitted.scores_prompt)
+            self._ask(shares, admitted)
         for request, count in zip(prefills, shares.settle(), strict=True):
             if count:
                 step.add_row(request, count)
+
+    def _ask(self, shares: Shares, request: Request) -> None:
+        """Asks for the request's tokens. What it is sure to get, those behind it in the same step may share."""
+        granted = shares.ask(request.num_unscheduled, scored=request.scores_prompt)
+        if self._prefix:
+            self._prefix.offer(request, request.num_scheduled + granted)
 
     def _admit(self, step: StepPlan) -> Request | None:
         """Lets the head of the queue enter a slot, with blocks for all its known tokens. None if it has to wait."""
@@ -258,7 +264,7 @@ class Scheduler:
                 if not request.steps_in_flight:
                     self._leave(request)
             elif self._prefix and request.num_computed >= (request.num_shareable + 1) * BLOCK_SIZE:
-                self._prefix.offer(request)
+                self._prefix.offer(request, request.num_computed)
 
     def _learn(self, request: Request, token: int) -> Sampled:
         finish = request.learn(token)

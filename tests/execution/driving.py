@@ -158,10 +158,15 @@ def make_runner(description: ModelDescription, **changes):
 
 def step_logits(driver, rows):
     """Logits of every token of the step, cut by rows. Nothing is sampled."""
+    return plan_logits(driver, driver.plan(rows), rows)
+
+
+def plan_logits(driver, plan, rows):
+    """The same of a plan made before."""
     import numpy as np
     import torch
 
-    batch = driver.runner._slots.apply(driver.plan(rows))
+    batch = driver.runner._slots.apply(plan)
     with torch.inference_mode():
         logits = driver.runner.logits(replace(batch, sampled_tokens=np.arange(len(batch.token_ids))))
     return logits.split([count for _, count in rows])

@@ -2,14 +2,16 @@
 
 import random
 
+import msgspec
 import pytest
 import torch
-from driving import VARIANTS, Driver, make_runner, make_tiny, random_prompts, step_logits
+from driving import VARIANTS, Driver, make_runner, make_tiny, plan_logits, random_prompts, step_logits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorlm.config import BLOCK_SIZE
 from actorlm.kernels.native import choose_level
+from actorlm.wire import int32, read_int32
 
 pytestmark = pytest.mark.skipif(choose_level("auto") is None, reason="there are no compiled kernels")
 
@@ -60,23 +62,24 @@ def test_any_batch_any_chunks_any_slots_any_blocks(native, seed, chosen):
         assert torch.equal(torch.cat(parts[slot]), alone[number])
 
 
-def test_keys_that_another_request_has_computed(native):
+@pytest.mark.parametrize("before", [[], [64], [7, 57]], ids=["in this step", "in one before", "in chunks before"])
+def test_keys_that_another_request_computes(native, before):
     """A prefix hit: the first two blocks are another's."""
     runner, prompts, alone = native
-    driver = Driver(runner, BLOCKS, shuffle=1)
-    prompt = prompts[5]
+    driver, prompt = Driver(runner, BLOCKS, shuffle=1), prompts[5]
     driver.add(0, [*prompt, 0])
-    step_logits(driver, [(0, 7)])
-    step_logits(driver, [(0, len(prompt) - 7)])
+    for count in before:
+        step_logits(driver, [(0, count)])
     driver.add(1, [*prompt, 0])
-    slots = runner._slots
-    shared = driver.blocks[0][:2]
-    plan = driver.plan([])
-    slots.apply(plan)
-    slots.tables.replace(1, shared)
-    slots._computed[1] = 2 * BLOCK_SIZE
-    driver.blocks[1], driver.computed[1] = list(shared), 2 * BLOCK_SIZE
-    [logits] = step_logits(driver, [(1, len(prompt) - 2 * BLOCK_SIZE)])
+    driver.blocks[1], driver.computed[1] = [-1, -1], 2 * BLOCK_SIZE
+    rows = [(1, 64 - 2 * BLOCK_SIZE)] if before else [(0, 64), (1, 64 - 2 * BLOCK_SIZE)]
+    plan = driver.plan(rows)
+    plan = msgspec.structs.replace(
+        plan,
+        block_slots=int32([1, 1, *read_int32(plan.block_slots)]),
+        block_ids=int32([*driver.blocks[0][:2], *read_int32(plan.block_ids)]),
+    )
+    logits = plan_logits(driver, plan, rows)[-1]
     assert torch.equal(logits, alone[5][2 * BLOCK_SIZE :])
     driver.blocks[1] = driver.blocks[1][2:]
     finish(driver)

@@ -31,7 +31,7 @@ def computed(pool, cache):
         request = request_of(tokens, salt)
         request.blocks = pool.take(blocks_for(len(tokens)))
         request.num_computed = len(tokens) if count is None else count
-        cache.offer(request)
+        cache.offer(request, request.num_computed)
         return request.blocks
 
     return compute
@@ -62,7 +62,7 @@ def test_blocks_are_offered_as_they_fill(pool, cache):
     request.blocks = pool.take(3)
     found = []
     for request.num_computed in (10, 16, 31, 40):
-        cache.offer(request)
+        cache.offer(request, request.num_computed)
         found.append(len(cache.match(request_of(range(64)))))
     assert found == [0, 1, 1, 2]
 

@@ -89,6 +89,40 @@ def test_equal_prefixes_are_computed_once(new_replica):
     assert replica.requests[2].num_cached == 32
 
 
+def test_equal_prefixes_are_computed_once_in_a_burst(new_replica):
+    """Those that come together share what the first of them computes in the same step."""
+    replica = new_replica(num_blocks=32, budget=100)
+    for number in range(4):
+        replica.add(number, [*range(40), number], max_tokens=3)
+    replica.step()
+    assert replica.worker.tokens_computed == 41 + 3 * 9
+    assert [replica.requests[number].num_cached for number in range(4)] == [0, 32, 32, 32]
+    replica.run()
+    replica.check_idle()
+
+
+def test_only_what_the_step_is_sure_to_compute_is_shared_in_it(new_replica):
+    """The first gets half of 40 tokens at least, which fill one block; that it gets more is settled later."""
+    replica = new_replica(num_blocks=32, budget=40)
+    replica.add(1, range(100), max_tokens=1)
+    replica.add(2, range(100), max_tokens=1)
+    replica.step()
+    assert replica.requests[2].num_cached == 16
+    replica.run()
+    replica.check_idle()
+
+
+def test_the_one_who_computes_a_shared_prefix_may_leave_at_once(new_replica):
+    replica = new_replica(num_blocks=32)
+    for number in range(3):
+        replica.add(number, range(40), max_tokens=3)
+    replica.start_step()
+    replica.abort(0)
+    replica.end_step()
+    replica.run()
+    replica.check_idle()
+
+
 def test_a_scored_prompt_is_computed_whole_and_in_small_chunks(new_replica, monkeypatch):
     monkeypatch.setattr(Shares.__init__, "__defaults__", (20,))
     replica = new_replica(budget=64, num_blocks=32)
