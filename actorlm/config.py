@@ -67,7 +67,8 @@ class ParallelConfig(_Section, frozen=True):
         option("inline: the worker in its EngineCore's process; broadcast: a process per worker"),
     ] = "auto"
     threads: Annotated[
-        AtLeastOne | None, option("threads of each worker's tensor arithmetic; default: cores / workers")
+        Annotated[int, msgspec.Meta(ge=1, le=1024)] | None,
+        option("threads of each worker's tensor arithmetic; default: cores / workers"),
     ] = None
 
 
