@@ -1,4 +1,4 @@
-// What the library exports: plain C functions, so that it needs no headers but the compiler's own, and Python none of it.
+// What the library exports: plain C functions. It needs no headers but the compiler's own, and Python none of it.
 #pragma once
 
 #define ACTORLM_API extern "C" __attribute__((visibility("default")))

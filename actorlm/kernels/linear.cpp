@@ -22,8 +22,8 @@ constexpr long CHUNKS_A_THREAD = 4;   // so that a thread that is held up costs 
 constexpr long MIN_CHUNK = 32 << 10;  // multiply-adds that are worth handing to a thread
 
 struct Linear {
-  float *out;        // [rows, outputs], rows at a distance of out_stride
-  const float *in;   // [rows, inputs], rows at a distance of in_stride
+  float *out;         // [rows, outputs], rows at a distance of out_stride
+  const float *in;    // [rows, inputs], rows at a distance of in_stride
   const float *bias;  // [outputs] or null
   long rows, inputs, outputs, in_stride, out_stride;
   bool adds;  // to what `out` holds, instead of replacing it

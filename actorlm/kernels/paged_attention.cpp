@@ -2,9 +2,9 @@
 //
 // A tile is some consecutive tokens of one sequence and all keys up to the last of them; a job is one tile and one
 // key-value head, with all query heads that share it. Every number is computed in an order that depends on nothing but
-// the sequence: a score is one chain of multiply-adds over the features; the exponentials are summed in 16 lanes, key by
-// key, and the lanes in a fixed order; an output is one chain over the keys. So tiles, chunks and batches do not change
-// a bit of it.
+// the sequence: a score is one chain of multiply-adds over the features; the exponentials are summed in 16 lanes, key
+// by key, and the lanes in a fixed order; an output is one chain over the keys. So tiles, chunks and batches do not
+// change a bit of it.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -16,7 +16,7 @@
 namespace actorlm {
 namespace {
 
-constexpr long BLOCK = LANES;        // keys of a block of the cache
+constexpr long BLOCK = LANES;       // keys of a block of the cache
 constexpr long BLOCKS_AT_ONCE = 4;  // whose values stay in the first-level cache for all queries of a tile
 #if defined(__AVX512F__)
 constexpr int MAX_QUERIES = 8, WIDTH = 2;
@@ -25,8 +25,8 @@ constexpr int MAX_QUERIES = 6, WIDTH = 1;
 #endif
 
 struct Attention {
-  const float *queries;  // [tokens, q_heads, size], tokens at a distance of query_stride
-  float *out;            // [tokens, q_heads, size]
+  const float *queries;   // [tokens, q_heads, size], tokens at a distance of query_stride
+  float *out;             // [tokens, q_heads, size]
   const int32_t *tables;  // [rows, table_width]: the blocks of each sequence
   const int32_t *tiles;   // [4, tiles]: row, first token, its position, number of tokens
   long num_tiles, table_width, query_stride, q_heads, kv_heads, size, num_blocks;

@@ -79,8 +79,7 @@ bool Pool::work_on(uint64_t seen) {
 void Pool::serve() {
   uint64_t seen = state_.load(std::memory_order_acquire);
   while (!closed_.load(std::memory_order_relaxed)) {
-    if (!work_on(seen)) seen = wait_for_other(seen);
-    else seen = state_.load(std::memory_order_acquire);
+    seen = work_on(seen) ? state_.load(std::memory_order_acquire) : wait_for_other(seen);
   }
 }
 

@@ -42,7 +42,7 @@ inline float to_float(BFloat16 x) { return float_of(uint32_t(x.bits) << 16); }
 
 inline float to_float(Half x) {
   const uint32_t sign = uint32_t(x.bits & 0x8000) << 16, rest = uint32_t(x.bits & 0x7fff) << 13;
-  if (rest >= 0x0f800000) return float_of(sign | (rest + 0x70000000));  // infinite, or not a number
+  if (rest >= 0x0f800000) return float_of(sign | (rest + 0x70000000));     // infinite, or not a number
   return float_of(sign | bits_of(float_of(rest) * float_of(0x77800000)));  // times 2**112: right for subnormals, too
 }
 
