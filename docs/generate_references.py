@@ -1,12 +1,16 @@
-"""Writes the reference pages that follow from the code: options, request fields, metrics.
+"""Writes the reference pages that follow from the code: options, request fields, metrics, errors.
 
 Run it after a change of these; a test fails while the pages are stale.
 """
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 
+import actorlm.api.errors
+import actorlm.errors
 from actorlm.api.fields import CHAT, COMPLETION, Field
+from actorlm.errors import ActorlmError
 from actorlm.metrics import METRICS, PREFIX
 from actorlm.options import OPTIONS, Option
 
@@ -77,7 +81,72 @@ def _metrics() -> Iterator[str]:
         yield _row(f"`{PREFIX}{name}{suffix}`", metric.kind, ", ".join(metric.labels), metric.help)
 
 
-_PAGES = {"options.md": _options, "fields.md": _fields, "metrics.md": _metrics}
+_ANSWERS = """# Errors
+
+Everything that goes wrong on purpose is an `ActorlmError`. Its message names the field or option, the value and the
+way out.
+
+## Answers
+
+Over HTTP an error is `{"error": {"message", "type", "param", "code"}}`. `param` names the field that is at fault, where
+one is. A stream that has begun cannot change its status any more: the same object comes as an event, and then
+`[DONE]`. Answers with a number of seconds have the header `Retry-After`. A model that is not served has the code
+`model_not_found`. Classes of HTTP alone are in `actorlm.api.errors`, all others in `actorlm.errors`."""
+
+_FAULTS = """
+## Faults
+
+No request is answered with these. They end the command, process or call in which they occur, and requests that a lost
+process worked on end as `Interrupted`. `actorlm` says the message in one line and exits with the status."""
+
+
+def _errors() -> Iterator[str]:
+    yield from _ANSWERS.splitlines()
+    yield ""
+    yield from _table("status", "class", "type", "code", "retry after", "when")
+    answered = [kind for kind in _classes(actorlm.errors, actorlm.api.errors) if _is_answer(kind)]
+    for kind in sorted(answered, key=lambda kind: kind.status):
+        yield _row(
+            f"{kind.status}", f"`{kind.__name__}`", f"`{kind.type}`", _code(kind.code), _seconds(kind), _when(kind)
+        )
+    yield from _FAULTS.splitlines()
+    yield ""
+    yield from _table("exit status", "class", "when")
+    for kind in _classes(actorlm.errors):
+        if kind is not ActorlmError and not _is_answer(kind):
+            yield _row(f"{getattr(kind, 'exit_status', 1)}", f"`{kind.__name__}`", _when(kind))
+
+
+def _classes(*modules: ModuleType) -> list[type[ActorlmError]]:
+    """The errors that these modules define, in their order."""
+    return [
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, ActorlmError) and kind.__module__ == module.__name__
+    ]
+
+
+def _is_answer(kind: type[ActorlmError]) -> bool:
+    """Whether a class below the root says what to answer."""
+    return any({"status", "code"} & vars(base).keys() for base in kind.__mro__ if base not in ActorlmError.__mro__)
+
+
+def _code(code: str | None) -> str:
+    return "" if code is None else f"`{code}`"
+
+
+def _seconds(kind: type[ActorlmError]) -> str:
+    seconds = getattr(kind, "retry_after", None)
+    return "" if seconds is None else f"{seconds} s"
+
+
+def _when(kind: type[ActorlmError]) -> str:
+    """The docstring in one line."""
+    return " ".join((kind.__doc__ or "").split())
+
+
+_PAGES = {"options.md": _options, "fields.md": _fields, "metrics.md": _metrics, "errors.md": _errors}
 
 
 if __name__ == "__main__":
