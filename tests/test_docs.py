@@ -1,5 +1,7 @@
 """Generated pages are fresh, links lead somewhere, and what pages quote of the code is there."""
 
+import ast
+import importlib
 import importlib.util
 import re
 from pathlib import Path
@@ -52,6 +54,23 @@ def test_files_that_pages_name_exist(page):
     named = set(re.findall(r"\b(?:actorlm|tests|docs|examples|benchmarks)/[\w/]+\.\w+", page.read_text()))
     for file in named:
         assert (ROOT / file).exists() != (file in NEW), file
+
+
+def _whole_files():
+    """Python files that pages show wholly: those that open with a docstring."""
+    for page in PAGES:
+        for code in re.findall(r'^```python\n(""".*?)^```', page.read_text(), re.DOTALL | re.MULTILINE):
+            yield pytest.param(code, id=f"{page.name}: {code.splitlines()[0]}")
+
+
+@pytest.mark.parametrize("code", list(_whole_files()))
+def test_what_recipes_import_exists(code):
+    for node in ast.walk(ast.parse(code)):
+        if not isinstance(node, ast.ImportFrom) or not node.module.startswith("actorlm."):
+            continue
+        if f"{node.module.replace('.', '/')}.py" not in NEW:
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
 
 
 def test_every_page_is_in_the_index():
