@@ -101,7 +101,8 @@ float floor_of_top_p(const Row &row, double p) {
   for (; last < BUCKETS - 1 && needed > sums[size_t(last)]; last++) needed -= sums[size_t(last)];
   std::vector<std::pair<float, float>> members;
   for (long i = 0; i < row.size; i++) {
-    if (row.bucket(i) == last && row.weights[size_t(i)] > 0.0f) members.emplace_back(row.logits[i], row.weights[size_t(i)]);
+    if (row.bucket(i) == last && row.weights[size_t(i)] > 0.0f)
+      members.emplace_back(row.logits[i], row.weights[size_t(i)]);
   }
   std::sort(members.begin(), members.end(), std::greater<std::pair<float, float>>());
   for (const auto &[logit, weight] : members) {
