@@ -98,6 +98,7 @@ def _supervise(
 ) -> int:
     import uvloop  # noqa: PLC0415 - `plan` and `--help` do without
 
+    signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)  # an exception in the loop's own code would break it
     supervisor: Supervisor = uvloop.run(_run(config, model, topology, listener, screen))
     for number in SUPERVISORS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # there is nothing left that it could stop

@@ -32,7 +32,7 @@ from actorlm.messages.supervisor import (
     ReadMetrics,
 )  # fmt: skip
 from actorlm.runtime.actor import Actor
-from actorlm.runtime.child import ChildProcess
+from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess
 from actorlm.runtime.errors import PeerFull, PeerUnknown
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
@@ -143,11 +143,15 @@ class Supervisor(Actor[Inbox | LinkEvent]):
                 assert_never(message)
 
     async def supervise(self) -> None:
-        """Starts the tree and keeps it until a signal or a cause to give up ends it."""
+        """Starts the tree and keeps it until a signal or a cause to give up ends it.
+
+        The signals may have been held back until now, when there is something that they can end in order.
+        """
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._on_signal, True)
         loop.add_signal_handler(signal.SIGHUP, self._on_signal, True)
         loop.add_signal_handler(signal.SIGINT, self._on_signal, False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
         self._perform(self._supervision.start(time.monotonic()))
         self.spawn(self._watch())
         await self.run()

@@ -76,7 +76,7 @@ BAD_IDS = {
     "prompt": [*([one] for one in NO_IDS), [1, 259], [[1], [259]], ["1", 1], [[1], [None]]],
     "logit_bias": [*({key: 1} for key in NO_KEYS), *({"5": value} for value in NO_BIASES), [], "x", TOO_MANY],
     "stop_token_ids": [*([one] for one in NO_IDS), ["5"], "5", 5, {}, list(range(129))],
-    "allowed_token_ids": [[], [1], None],
+    "allowed_token_ids": [[], *([one] for one in NO_IDS), [1, 259], "5", 5, {}],
     "bad_words_ids": [[[1]]],
 }
 
