@@ -1,9 +1,7 @@
 """The command line. Imports of what a command needs wait until it runs."""
 # ruff: noqa: PLC0415 - see above
 
-import contextlib
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +10,13 @@ import rich_click as click
 from click.exceptions import NoArgsIsHelpError
 
 from actorlm import __version__
+from actorlm.cli_end import FAILED, MISUSED, finish
+from actorlm.cli_remote import bench_serve, chat
 from actorlm.config import Config, environment
-from actorlm.errors import ActorlmError, ConfigError
+from actorlm.errors import ConfigError
 from actorlm.offline.options import OFFLINE_OPTIONS
 from actorlm.options import OPTIONS, Option, merge
 from actorlm.sampling import MAX_SEED, MIN_SEED
-
-FAILED = 1
-MISUSED = 2
 
 click.rich_click.OPTION_GROUPS = {
     f"actorlm {command}": [
@@ -115,7 +112,7 @@ def up(model_argument: str | None, **flags: Any) -> None:
         configure_logging(config.supervision.log_level, "supervisor")
         return run_tree(config)
 
-    _finish(serve)
+    finish(serve)
 
 
 @main.command()
@@ -132,7 +129,7 @@ def plan(model_argument: str | None, **flags: Any) -> None:
         print_plan(plan_tree(config, model, "RUN"), config, model, kernels(config))
         return 0
 
-    _finish(show)
+    finish(show)
 
 
 @main.command()
@@ -145,7 +142,7 @@ def ps() -> None:
 
         return print_trees(describe_running())
 
-    _finish(show)
+    finish(show)
 
 
 @main.command()
@@ -165,7 +162,7 @@ def pull(name: str) -> None:
         click.echo(path)
         return 0
 
-    _finish(fetch)
+    finish(fetch)
 
 
 @main.command()
@@ -209,12 +206,16 @@ def generate(
         fine = generate_rows(config, source, target, defaults=defaults, seed=seed, screen=Screen())
         return 0 if fine else FAILED
 
-    _finish(answer)
+    finish(answer)
 
 
 @main.group()
 def bench() -> None:
     """Measure."""
+
+
+bench.add_command(bench_serve)
+main.add_command(chat)
 
 
 def _count(name: str, default: int, least: int, help_text: str) -> Callable[[Any], Any]:
@@ -275,7 +276,7 @@ def bench_offline(
             print_report(report)
         return 0
 
-    _finish(run)
+    finish(run)
 
 
 def _share_cores() -> None:
@@ -283,21 +284,3 @@ def _share_cores() -> None:
     from actorlm.planning import SPIN_COUNT, SPIN_VARIABLE
 
     os.environ.setdefault(SPIN_VARIABLE, SPIN_COUNT)
-
-
-def _finish(command: Callable[[], int]) -> None:
-    """Runs a command and exits with its status; an error of ours is one line."""
-    try:
-        status = command()
-    except ActorlmError as error:
-        click.echo(f"actorlm: {error.message}", err=True)
-        status = MISUSED if isinstance(error, ConfigError) else FAILED
-    except SystemExit as end:
-        status = int(end.code or 0)
-    except KeyboardInterrupt:
-        click.echo("actorlm: interrupted", err=True)
-        status = 130
-    with contextlib.suppress(OSError):  # their readers may be gone
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(status)  # nothing is left to do, and threads of libraries must not delay the end

@@ -142,6 +142,11 @@ def environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key.startswith("ACTORLM_")}
 
 
+def client_api_key() -> str | None:
+    """The key that clients of OpenAI-compatible servers send, as all of them read it."""
+    return os.environ.get("OPENAI_API_KEY") or None
+
+
 def cache_directory() -> Path:
     """Where pulled models are kept, by the XDG convention."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "actorlm"

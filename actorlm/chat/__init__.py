@@ -1,0 +1,1 @@
+"""`actorlm chat`: a conversation at the terminal."""

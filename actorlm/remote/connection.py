@@ -1,0 +1,149 @@
+"""One HTTP/1.1 connection of a client: one exchange after another, bodies given on as they come in.
+
+httptools parses; nothing is copied or decoded between the socket and the receiver of a body.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import httptools
+
+from actorlm.remote.address import Address
+from actorlm.remote.failure import Failure
+
+Receive = Callable[[bytes], None]
+"""Takes a piece of a body. A Failure that it raises ends the exchange."""
+
+MAX_REFUSAL = 64 << 10
+"""Bytes kept of a body that says why a request was refused."""
+
+
+class Refusal(Exception):
+    """The server answered with another status than 200; `body` is what it said."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = body
+
+
+class Connection(asyncio.Protocol):
+    """Made by `connect`. `usable` says whether another exchange may follow."""
+
+    def __init__(self) -> None:
+        self.usable = True
+        self.idle_since = 0.0
+        """When the last exchange ended, in the time of the event loop."""
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._done: asyncio.Future[None] | None = None
+        self._receive: Receive = _drop
+        self._refused: bytearray | None = None
+        self._framed = False
+        self._open_ended = False
+        """Whether the end of the connection is the end of the body."""
+
+    async def exchange(self, request: bytes, receive: Receive) -> None:
+        """Sends a request and gives on the body of its answer. Raises Failure, and Refusal unless the status is 200.
+
+        An exchange that fails or is cancelled closes the connection.
+        """
+        assert self._transport is not None
+        assert self.usable
+        self._framed = self._open_ended = False
+        self._receive, self._refused = receive, None
+        loop = asyncio.get_running_loop()
+        self._done = loop.create_future()
+        self._transport.write(request)
+        try:
+            await self._done
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._done, self._receive, self.idle_since = None, _drop, loop.time()
+        if self._refused is not None:
+            raise Refusal(self._parser.get_status_code(), bytes(self._refused))
+
+    def close(self) -> None:
+        """At once: what the server still sends is not read."""
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes, however the network cut them."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._fail(cause if isinstance(cause, Failure) else Failure("not HTTP", str(error)))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The server closed it, or we did."""
+        self.usable = False
+        if self._done is None or self._done.done():
+            return
+        if error is None and self._open_ended:
+            self._done.set_result(None)
+        else:
+            self._fail(Failure("connection lost", str(error) if error else "the server closed it"))
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        """A response begins."""
+        if self._done is None:
+            self.close()  # an answer to nothing
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header of a response."""
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        """A body follows."""
+        self._open_ended = not self._framed
+        if self._parser.get_status_code() != 200:
+            self._refused = bytearray()
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of a body."""
+        if self._refused is None:
+            self._receive(data)
+        elif len(self._refused) < MAX_REFUSAL:
+            self._refused += data
+
+    def on_message_complete(self) -> None:
+        """The response is whole."""
+        self.usable = self.usable and self._parser.should_keep_alive()
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    def _fail(self, failure: Failure) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(failure)
+        self.close()
+
+
+async def connect(address: Address) -> Connection:
+    """Raises Failure if nobody answers there."""
+    loop = asyncio.get_running_loop()
+    try:
+        _, connection = await loop.create_connection(Connection, address.host, address.port, ssl=address.tls)
+    except ConnectionRefusedError as error:
+        raise Failure("connection refused", f"nothing listens at {address.netloc} ({error})") from None
+    except OSError as error:
+        raise Failure("cannot connect", f"{address.netloc}: {error}") from None
+    return connection
+
+
+def _drop(_: bytes) -> None:
+    """Takes what comes after an exchange has ended."""
