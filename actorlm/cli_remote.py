@@ -43,7 +43,7 @@ def _number(name: str, default: int, least: int, help_text: str) -> Callable[[An
 @click.option("--max-concurrency", type=click.IntRange(min=1), help="requests under way together, at most [no bound]")
 @click.option("--ignore-eos/--no-ignore-eos", default=True, help="generate past ends of text [on]")
 @click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, help="0 is greedy [0]")
-@_number("--vocab-size", 256, 1, "with --prompts ids: ids are below it")
+@click.option("--vocab-size", type=click.IntRange(min=1), help="with --prompts ids: ids are below it [256]")
 @_number("--seed", 0, 0, "of prompts, lengths and arrivals")
 @_number("--warmup", 2, 0, "requests that come first and are not measured")
 @click.option(
@@ -58,6 +58,7 @@ def bench_serve(
     input_len: str,
     output_len: str,
     request_rate: str,
+    vocab_size: int | None,
     warmup: int,
     timeout: float,
     json_file: str | None,
@@ -68,12 +69,15 @@ def bench_serve(
 
     def run() -> int:
         from actorlm.bench.serve_command import Files, run_bench
-        from actorlm.bench.traffic import Traffic, check, parse_rate, parse_span
+        from actorlm.bench.traffic import DEFAULT_VOCAB_SIZE, Traffic, check, parse_rate, parse_span
         from actorlm.remote.server import Server
 
+        if vocab_size is not None and figures["prompts"] != "ids":
+            raise ConfigError("--vocab-size goes with --prompts ids")
         traffic = Traffic(
             input_len=_parsed("--input-len", input_len, parse_span, "a number of tokens, or MIN-MAX"),
             output_len=_parsed("--output-len", output_len, parse_span, "a number of tokens, or MIN-MAX"),
+            vocab_size=vocab_size or DEFAULT_VOCAB_SIZE,
             request_rate=_parsed("--request-rate", request_rate, parse_rate, "above 0, or inf"),
             **figures,
         )
@@ -95,7 +99,11 @@ def _parsed(option: str, text: str, parse: Callable[[str], Any], what: str) -> A
 
 
 @click.command()
-@click.option("--url", metavar="URL", help="a server like http://127.0.0.1:8000 [the one running tree, without HTTP]")
+@click.option(
+    "--url",
+    metavar="URL",
+    help="a server like http://127.0.0.1:8000, or a run directory as `actorlm ps` shows it [the one running tree]",
+)
 @click.option("--model", metavar="NAME", help="name to ask for [the one that is served]")
 @_api_key
 @click.option("--system", metavar="TEXT", help="system prompt")

@@ -1,5 +1,6 @@
 """The plot that `actorlm bench serve` draws: one SVG of four panels, written by hand, for any browser."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
@@ -68,10 +69,16 @@ def _panel(title: str, unit: str, height: str, points: Sequence[Point]) -> str:
         return (
             f'{frame}<text x="{(LEFT + right) / 2}" y="{(TOP + low) / 2}" text-anchor="middle">nothing measured</text>'
         )
-    most_x, most_y = max(x for x, _ in points) or 1.0, max(y for _, y in points) or 1.0
+    most_x, most_y = (_round_up(max(values) or 1.0) for values in zip(*points, strict=True))
     marks = "".join(_mark(share, most_x, most_y) for share in (0, 0.25, 0.5, 0.75, 1))
     line = " ".join(f"{LEFT + (right - LEFT) * x / most_x:.1f},{low - (low - TOP) * y / most_y:.1f}" for x, y in points)
     return f'{frame}{marks}<polyline points="{line}" fill="none" stroke="#0b62a4" stroke-width="1.5"/>'
+
+
+def _round_up(value: float) -> float:
+    """To a number whose quarters are short."""
+    scale = 10.0 ** math.floor(math.log10(value))
+    return next(scale * step for step in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 5, 6, 8, 10) if scale * step >= value)
 
 
 def _mark(share: float, most_x: float, most_y: float) -> str:

@@ -14,7 +14,8 @@ import msgspec
 from actorlm.bench.load import Due, Load
 from actorlm.bench.prompts import SAMPLES, Ids, Scale, Texts, scale, text
 from actorlm.bench.recording import Clock, Outcome
-from actorlm.bench.traffic import PATHS, Traffic, fields, requests
+from actorlm.bench.traffic import PATHS, Traffic, fields, for_warm_up, requests
+from actorlm.remote.failure import Failure
 from actorlm.remote.server import Server
 
 Tell = Callable[[str], None]
@@ -44,9 +45,7 @@ async def measure(
     served = model or await server.model()
     source = random.Random(traffic.seed)
     how = await _scale(server, traffic, served, source, told)
-    await _warm_up(
-        server, _plan(server, msgspec.structs.replace(traffic, num_prompts=warmup), served, how, source), told
-    )
+    await _warm_up(server, _plan(server, for_warm_up(traffic, warmup), served, how, source), told)
     load = Load(
         server,
         _plan(server, traffic, served, how, source),
@@ -64,10 +63,13 @@ async def _scale(server: Server, traffic: Traffic, model: str, source: random.Ra
     """How this server counts words. Only text needs it."""
     if traffic.prompts == "ids":
         return Scale()
-    counted = [await _count(server, traffic, model, text(words, source)) for words in SAMPLES]
-    found = scale(counted)
+    try:
+        found = scale([await _count(server, traffic, model, text(words, source)) for words in SAMPLES])
+    except Failure as failure:
+        told(failure.message)
+        found = None
     if found is None:
-        told("the server says nothing of use about prompt tokens: a word is taken for a token")
+        told("how the server counts text is not known: a word is taken for a token")
     return found or Scale()
 
 

@@ -14,6 +14,11 @@ PromptKind = Literal["text", "ids"]
 
 PATHS: dict[Api, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
+DEFAULT_VOCAB_SIZE = 256
+"""Every vocabulary has so many."""
+WARM_UP_TOKENS = 32
+"""Answers of the warm-up are no longer: it is about first times, not about lengths."""
+
 
 class Span(msgspec.Struct, frozen=True):
     """Tokens: each number from `low` to `high` is as likely."""
@@ -42,7 +47,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int | None = None
     ignore_eos: bool = True
     temperature: float = 0.0
-    vocab_size: int = 256
+    vocab_size: int = DEFAULT_VOCAB_SIZE
     seed: int = 0
 
 
@@ -72,6 +77,12 @@ def requests(traffic: Traffic, source: random.Random) -> list[Request]:
         if traffic.request_rate is not None:
             due += source.expovariate(traffic.request_rate)
     return made
+
+
+def for_warm_up(traffic: Traffic, count: int) -> Traffic:
+    """So many requests like those of `traffic`, all at once and with short answers."""
+    short = Span(min(WARM_UP_TOKENS, traffic.output_len.low), min(WARM_UP_TOKENS, traffic.output_len.high))
+    return msgspec.structs.replace(traffic, num_prompts=count, output_len=short, request_rate=None)
 
 
 def fields(traffic: Traffic, model: str, prompt: Sequence[int] | str, output_len: int) -> Mapping[str, Any]:

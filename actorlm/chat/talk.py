@@ -36,12 +36,17 @@ class Talk:
         try:
             if self._terminal.interactive:
                 self._terminal.hint(f"{model}. /reset forgets what was said, /exit leaves, Ctrl-C stops an answer.")
-            fine = True
-            while (line := self._terminal.read()) is not None and line.strip() != "/exit":
-                fine = self._take(line.strip()) and fine
-            return fine or self._terminal.interactive
+            return self._take_all() or self._terminal.interactive
+        except BrokenPipeError:
+            return True  # who read the answers wants no more of them
         finally:
             self._background.run(self._source.close())
+
+    def _take_all(self) -> bool:
+        fine = True
+        while (line := self._terminal.read()) is not None and line.strip() != "/exit":
+            fine = self._take(line.strip()) and fine
+        return fine
 
     def _take(self, line: str) -> bool:
         match line:

@@ -1,6 +1,7 @@
 """Reads lines and shows answers: with prompts and hints at a terminal, bare where input comes from elsewhere."""
 
 import contextlib
+import io
 import sys
 from typing import TextIO
 
@@ -21,6 +22,9 @@ class Terminal:
         self._hints = hints
         self._drawn = target.isatty()
         self.interactive = source.isatty()
+        for stream in (source, target):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # rather than to end over one byte
         if self.interactive:
             with contextlib.suppress(ImportError):  # lines can be edited where Python has it
                 import readline  # noqa: F401, PLC0415 - acts when imported

@@ -1,6 +1,5 @@
 """Where a server is: a base URL, taken apart once."""
 
-import ssl
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,11 +22,6 @@ class Address(msgspec.Struct, frozen=True):
         """For the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS["https" if self.secure else "http"] else f"{host}:{self.port}"
-
-    @property
-    def tls(self) -> ssl.SSLContext | None:
-        """How to speak, with certificates checked; None without TLS."""
-        return ssl.create_default_context() if self.secure else None
 
 
 def parse(url: str) -> Address:

@@ -4,6 +4,7 @@ httptools parses; nothing is copied or decoded between the socket and the receiv
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import cast
 
@@ -13,7 +14,7 @@ from actorlm.remote.address import Address
 from actorlm.remote.failure import Failure
 
 Receive = Callable[[bytes], None]
-"""Takes a piece of a body. A Failure that it raises ends the exchange."""
+"""Takes a piece of a body. What it raises ends the exchange."""
 
 MAX_REFUSAL = 64 << 10
 """Bytes kept of a body that says why a request was refused."""
@@ -82,9 +83,11 @@ class Connection(asyncio.Protocol):
         """Bytes, however the network cut them."""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            self._fail(cause if isinstance(cause, Failure) else Failure("not HTTP", str(error)))
+            self._fail(cause if isinstance(cause, Exception) else error)
+        except httptools.HttpParserError as error:
+            self._fail(Failure("not HTTP", str(error)))
 
     def connection_lost(self, error: Exception | None) -> None:
         """The server closed it, or we did."""
@@ -127,17 +130,17 @@ class Connection(asyncio.Protocol):
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: Exception) -> None:
         if self._done is not None and not self._done.done():
             self._done.set_exception(failure)
         self.close()
 
 
-async def connect(address: Address) -> Connection:
+async def connect(address: Address, tls: ssl.SSLContext | None) -> Connection:
     """Raises Failure if nobody answers there."""
     loop = asyncio.get_running_loop()
     try:
-        _, connection = await loop.create_connection(Connection, address.host, address.port, ssl=address.tls)
+        _, connection = await loop.create_connection(Connection, address.host, address.port, ssl=tls)
     except ConnectionRefusedError as error:
         raise Failure("connection refused", f"nothing listens at {address.netloc} ({error})") from None
     except OSError as error:

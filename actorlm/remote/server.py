@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,7 @@ class Server:
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
             raise ConfigError("--api-key has characters that no header can carry")
         self._address: Address = parse(url)
+        self._tls = ssl.create_default_context() if self._address.secure else None
         self._timeout_s = timeout_s
         self._idle: list[Connection] = []
         authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
@@ -89,7 +91,7 @@ class Server:
         return f"{start}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     async def _exchange(self, request: bytes, receive: Receive) -> None:
-        connection = self._take() or await connect(self._address)
+        connection = self._take() or await connect(self._address, self._tls)
         try:
             await connection.exchange(request, receive)
         finally:
