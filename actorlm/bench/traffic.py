@@ -101,8 +101,8 @@ def fields(traffic: Traffic, model: str, prompt: Sequence[int] | str, output_len
 
 def parse_span(text: str) -> Span:
     """`128` or `64-256`. Raises ValueError."""
-    low, _, high = text.partition("-")
-    span = Span(int(low), int(high or low))
+    low, to, high = text.partition("-")
+    span = Span(int(low), int(high if to else low))
     if not 1 <= span.low <= span.high <= 1 << 24:
         raise ValueError(text)
     return span
