@@ -41,7 +41,8 @@ def recorded(clock, pieces):
 def test_a_stream(clock):
     recording = recorded(
         clock,
-        [(101, text("")), (102, text("a")), (103, text("b")), (103.5, b": ping\n\n"), (106, text("c", '"stop"')), (107, USAGE)],
+        [(101, text("")), (102, text("a")), (103, text("b")), (103.5, b": ping\n\n"), (106, text("c", '"stop"')),
+         (107, USAGE)],
     )  # fmt: skip
     clock.now = 108
     outcome = recording.complete()

@@ -2,11 +2,20 @@
 
 import random
 import statistics
+from itertools import pairwise
 
 import pytest
 
 from actorlm.bench.traffic import (
-    WARM_UP_TOKENS, Span, Traffic, check, fields, for_warm_up, parse_rate, parse_span, requests,
+    WARM_UP_TOKENS,
+    Span,
+    Traffic,
+    check,
+    fields,
+    for_warm_up,
+    parse_rate,
+    parse_span,
+    requests,
 )  # fmt: skip
 from actorlm.errors import BadRequest
 
@@ -23,7 +32,7 @@ def test_all_at_once():
 
 def test_arrivals_are_a_poisson_process():
     due = [one.due for one in drawn(num_prompts=20_001, request_rate=50.0)]
-    gaps = [after - before for before, after in zip(due, due[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(due)]
     assert due[0] == 0
     assert statistics.mean(gaps) == pytest.approx(1 / 50, rel=0.03)
     assert statistics.stdev(gaps) == pytest.approx(1 / 50, rel=0.03), "of an exponential distribution, as its mean"

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections import Counter
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ class OddServer:
     def __init__(self, answer):
         self.asked = []
         self.connections = 0
-        self.left = Counter()
+        self.left = asyncio.Event()
         self.port = None
         self._answer = answer
 
@@ -40,7 +39,7 @@ class OddServer:
             while await self._exchange(reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError):
-            self.left["gone"] += 1
+            self.left.set()
         finally:
             writer.close()
 

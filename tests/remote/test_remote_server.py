@@ -137,8 +137,7 @@ async def test_who_is_cancelled_closes_the_connection():
 
 async def left(odd):
     async with asyncio.timeout(10):
-        while not odd.left["gone"]:
-            await asyncio.sleep(0.01)
+        await odd.left.wait()
 
 
 @pytest.mark.parametrize("key", ["a\nb", "ключ"])

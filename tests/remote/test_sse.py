@@ -1,5 +1,7 @@
 """Events however their bytes were cut."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +42,7 @@ def test_any_data_comes_through(contents, data):
     stream = b"".join(b"data: " + content + b"\n\n" for content in contents)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     ends = [0, *cuts, len(stream)]
-    assert fed([stream[a:b] for a, b in zip(ends, ends[1:], strict=False)]) == contents
+    assert fed([stream[a:b] for a, b in pairwise(ends)]) == contents
 
 
 def test_a_last_event_may_lack_its_blank_line():
