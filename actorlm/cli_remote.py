@@ -1,6 +1,7 @@
 """The commands that ask a service: `bench serve`, `chat`. Imports of what they need wait until they run."""
 # ruff: noqa: PLC0415 - see above
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from actorlm.errors import ConfigError
 from actorlm.sampling import MAX_SEED, MIN_SEED
 
 _api_key = click.option("--api-key", metavar="KEY", help="sent as a bearer token [OPENAI_API_KEY]")
+
+SEEDS = 1 << 32
+"""Drawn ones are below it."""
 
 
 def _number(name: str, default: int, least: int, help_text: str) -> Callable[[Any], Any]:
@@ -44,7 +48,7 @@ def _number(name: str, default: int, least: int, help_text: str) -> Callable[[An
 @click.option("--ignore-eos/--no-ignore-eos", default=True, help="generate past ends of text [on]")
 @click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, help="0 is greedy [0]")
 @click.option("--vocab-size", type=click.IntRange(min=1), help="with --prompts ids: ids are below it [256]")
-@_number("--seed", 0, 0, "of prompts, lengths and arrivals")
+@click.option("--seed", type=click.IntRange(min=0), help="of prompts, lengths and arrivals [drawn, and shown]")
 @_number("--warmup", 2, 0, "requests that come first and are not measured")
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=600.0, help="seconds a request may take [600]"
@@ -59,6 +63,7 @@ def bench_serve(
     output_len: str,
     request_rate: str,
     vocab_size: int | None,
+    seed: int | None,
     warmup: int,
     timeout: float,
     json_file: str | None,
@@ -78,6 +83,7 @@ def bench_serve(
             input_len=_parsed("--input-len", input_len, parse_span, "a number of tokens, or MIN-MAX"),
             output_len=_parsed("--output-len", output_len, parse_span, "a number of tokens, or MIN-MAX"),
             vocab_size=vocab_size or DEFAULT_VOCAB_SIZE,
+            seed=secrets.randbelow(SEEDS) if seed is None else seed,
             request_rate=_parsed("--request-rate", request_rate, parse_rate, "above 0, or inf"),
             **figures,
         )

@@ -53,7 +53,7 @@ async def measure(
         clock=clock,
         told=told,
     )
-    told(f"{traffic.num_prompts} requests to {served}")
+    told(f"{traffic.num_prompts} requests to {served}, seed {traffic.seed}")
     before = cpu()
     await load.run()
     return Run(served, load.outcomes, load.interrupted, load.peak, cpu() - before)

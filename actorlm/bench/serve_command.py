@@ -1,5 +1,6 @@
 """`actorlm bench serve` as a command: runs the loop, prints the tables, writes the files."""
 
+import resource
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +41,7 @@ class Files(msgspec.Struct, frozen=True):
 def run_bench(server: Server, url: str, traffic: Traffic, *, model: str | None, warmup: int, files: Files) -> Ending:
     """Measures and shows. "failed" means that no request was complete. Raises Failure before the first request."""
     told = Screen().line
+    _allow_files()
 
     async def measured() -> Run:
         with server:
@@ -58,6 +60,12 @@ def run_bench(server: Server, url: str, traffic: Traffic, *, model: str | None, 
     if run.interrupted:
         return "interrupted"
     return "fine" if result.requests.complete else "failed"
+
+
+def _allow_files() -> None:
+    """As many as this user may open: every request under way has a socket."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _json(result: Report) -> bytes:
