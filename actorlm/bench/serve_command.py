@@ -9,7 +9,7 @@ import rich_click as click
 import uvloop
 
 from actorlm.bench.plot import svg
-from actorlm.bench.serve import Run, measure
+from actorlm.bench.serve import measure
 from actorlm.bench.serve_report import Report, report
 from actorlm.bench.serve_table import print_report
 from actorlm.bench.traffic import Traffic
@@ -42,12 +42,7 @@ def run_bench(server: Server, url: str, traffic: Traffic, *, model: str | None, 
     """Measures and shows. "failed" means that no request was complete. Raises Failure before the first request."""
     told = Screen().line
     _allow_files()
-
-    async def measured() -> Run:
-        with server:
-            return await measure(server, traffic, model=model, warmup=warmup, told=told)
-
-    run = uvloop.run(measured())
+    run = uvloop.run(measure(server, traffic, model=model, warmup=warmup, told=told))
     result = report(run, traffic, url)
     if files.json == "-":
         click.echo(_json(result).decode())

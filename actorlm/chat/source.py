@@ -78,8 +78,7 @@ class OverHttp:
             show(_text(chunk))
 
     async def close(self) -> None:
-        """Closes the connections."""
-        self._server.close()
+        """Nothing is kept open between answers."""
 
 
 def source_at(url: str | None, *, model: str | None, api_key: str | None, default_key: str | None) -> Source:

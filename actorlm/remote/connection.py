@@ -1,6 +1,7 @@
-"""One HTTP/1.1 connection of a client: one exchange after another, bodies given on as they come in.
+"""One HTTP/1.1 exchange on a connection of its own: the body is given on as it comes in.
 
-httptools parses; nothing is copied or decoded between the socket and the receiver of a body.
+httptools parses; nothing is copied or decoded between the socket and the receiver of a body. Connections are not used
+again: servers close idle ones when they like, and a request that meets that would fail, or have to be sent twice.
 """
 
 import asyncio
@@ -30,15 +31,12 @@ class Refusal(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """Made by `connect`. `usable` says whether another exchange may follow."""
+    """Made by `connect`."""
 
     def __init__(self) -> None:
-        self.usable = True
-        self.idle_since = 0.0
-        """When the last exchange ended, in the time of the event loop."""
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._done: asyncio.Future[None] | None = None
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._receive: Receive = _drop
         self._refused: bytearray | None = None
         self._framed = False
@@ -48,30 +46,18 @@ class Connection(asyncio.Protocol):
     async def exchange(self, request: bytes, receive: Receive) -> None:
         """Sends a request and gives on the body of its answer. Raises Failure, and Refusal unless the status is 200.
 
-        An exchange that fails or is cancelled closes the connection.
+        Whatever comes of it, the connection is closed.
         """
         assert self._transport is not None
-        assert self.usable
-        self._framed = self._open_ended = False
-        self._receive, self._refused = receive, None
-        loop = asyncio.get_running_loop()
-        self._done = loop.create_future()
+        self._receive = receive
         self._transport.write(request)
         try:
             await self._done
-        except BaseException:
-            self.close()
-            raise
         finally:
-            self._done, self._receive, self.idle_since = None, _drop, loop.time()
+            self._receive = _drop
+            self._transport.abort()
         if self._refused is not None:
             raise Refusal(self._parser.get_status_code(), bytes(self._refused))
-
-    def close(self) -> None:
-        """At once: what the server still sends is not read."""
-        self.usable = False
-        if self._transport is not None:
-            self._transport.abort()
 
     # What asyncio calls.
 
@@ -85,26 +71,18 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            self._fail(cause if isinstance(cause, Exception) else error)
+            self._end(cause if isinstance(cause, Exception) else error)
         except httptools.HttpParserError as error:
-            self._fail(Failure("not HTTP", str(error)))
+            self._end(Failure("not HTTP", str(error)))
 
     def connection_lost(self, error: Exception | None) -> None:
         """The server closed it, or we did."""
-        self.usable = False
-        if self._done is None or self._done.done():
-            return
         if error is None and self._open_ended:
-            self._done.set_result(None)
+            self._end()
         else:
-            self._fail(Failure("connection lost", str(error) if error else "the server closed it"))
+            self._end(Failure("connection lost", str(error) if error else "the server closed it"))
 
     # What httptools calls.
-
-    def on_message_begin(self) -> None:
-        """A response begins."""
-        if self._done is None:
-            self.close()  # an answer to nothing
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header of a response."""
@@ -126,14 +104,16 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The response is whole."""
-        self.usable = self.usable and self._parser.should_keep_alive()
-        if self._done is not None and not self._done.done():
-            self._done.set_result(None)
+        self._end()
 
-    def _fail(self, failure: Exception) -> None:
-        if self._done is not None and not self._done.done():
+    def _end(self, failure: Exception | None = None) -> None:
+        """Once; what comes later changes nothing."""
+        if self._done.done():
+            return
+        if failure is None:
+            self._done.set_result(None)
+        else:
             self._done.set_exception(failure)
-        self.close()
 
 
 async def connect(address: Address, tls: ssl.SSLContext | None) -> Connection:

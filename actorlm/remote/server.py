@@ -1,29 +1,22 @@
-"""An OpenAI-compatible server: which models it has, and streams of completions. Connections are kept and used again."""
+"""An OpenAI-compatible server: which models it has, and streams of completions."""
 
 import asyncio
 import contextlib
 import ssl
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from actorlm.errors import ConfigError
 from actorlm.remote.address import Address, parse
 from actorlm.remote.chunk import message_of
-from actorlm.remote.connection import Connection, Receive, Refusal, connect
+from actorlm.remote.connection import Receive, Refusal, connect
 from actorlm.remote.failure import Failure
-
-KEPT_S = 2.0
-"""Seconds that an idle connection may be used again; servers close theirs after five or more."""
 
 
 class Server:
-    """For use with `with`: leaving closes the connections.
-
-    `timeout_s` bounds a whole request. Every method raises Failure.
-    """
+    """Each request has a connection of its own. `timeout_s` bounds a whole request. Every method raises Failure."""
 
     def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 600.0) -> None:
         """Raises ConfigError for what is no base URL, or no key."""
@@ -32,25 +25,11 @@ class Server:
         self._address: Address = parse(url)
         self._tls = ssl.create_default_context() if self._address.secure else None
         self._timeout_s = timeout_s
-        self._idle: list[Connection] = []
         authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         self._headers = (
             f"Host: {self._address.netloc}\r\nUser-Agent: actorlm\r\nAccept: */*\r\n{authorization}"
-            "Content-Type: application/json\r\n"
+            "Content-Type: application/json\r\nConnection: close\r\n"
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes what is idle."""
-        while self._idle:
-            self._idle.pop().close()
 
     async def model(self) -> str:
         """The first model that `/v1/models` names."""
@@ -72,7 +51,8 @@ class Server:
         """Sends a request; gives on the body of its answer as it comes in."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._exchange(request, receive)
+                connection = await connect(self._address, self._tls)
+                await connection.exchange(request, receive)
         except TimeoutError:
             raise Failure("timeout", f"no whole answer within {self._timeout_s:g} s") from None
         except Refusal as refusal:
@@ -89,24 +69,6 @@ class Server:
     def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
         start = f"{method} {self._address.prefix}{path} HTTP/1.1\r\n{self._headers}"
         return f"{start}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-    async def _exchange(self, request: bytes, receive: Receive) -> None:
-        connection = self._take() or await connect(self._address, self._tls)
-        try:
-            await connection.exchange(request, receive)
-        finally:
-            if connection.usable:
-                self._idle.append(connection)
-
-    def _take(self) -> Connection | None:
-        """A connection that was used lately: the server may be about to close others."""
-        oldest = asyncio.get_running_loop().time() - KEPT_S
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable and connection.idle_since >= oldest:
-                return connection
-            connection.close()
-        return None
 
 
 def _failure(refusal: Refusal) -> Failure:

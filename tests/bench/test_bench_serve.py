@@ -41,8 +41,8 @@ async def measured(odd, pieces, *, warmup=0, model=None, **traffic):
     lines = []
     asked = Traffic(**{"num_prompts": 6} | traffic)
     async with odd.odd_server(answering(odd, pieces)) as server:
-        with Server(server.url, timeout_s=20) as client:
-            run = await measure(client, asked, model=model, warmup=warmup, told=lines.append)
+        client = Server(server.url, timeout_s=20)
+        run = await measure(client, asked, model=model, warmup=warmup, told=lines.append)
     return report(run, asked, server.url), server, lines
 
 
@@ -101,8 +101,7 @@ async def test_a_server_that_counts_nothing(odd):
         lambda asked: odd.good("a", usage=None) if asked.body.get("stream") else [odd.whole({"choices": []})]
     ) as server:
         lines = []
-        with Server(server.url) as client:
-            run = await measure(client, Traffic(num_prompts=2), model="m", warmup=0, told=lines.append)
+        run = await measure(Server(server.url), Traffic(num_prompts=2), model="m", warmup=0, told=lines.append)
     assert any("a word is taken for a token" in line for line in lines)
     result = report(run, Traffic(num_prompts=2), server.url)
     assert not result.throughput.counted

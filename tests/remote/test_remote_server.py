@@ -12,13 +12,11 @@ from actorlm.remote.server import Server
 PATH = "/v1/completions"
 
 
-async def asked(pieces, *, timeout_s=20.0, times=1):
+async def asked(pieces, *, timeout_s=20.0):
     """The body that a server's pieces come to, and the server."""
     async with odd_server(lambda _: pieces) as odd:
-        with Server(odd.url, timeout_s=timeout_s) as server:
-            for _ in range(times):
-                body = bytearray()
-                await server.stream(server.post(PATH, {"prompt": "Hi"}), body.extend)
+        server, body = Server(odd.url, timeout_s=timeout_s), bytearray()
+        await server.stream(server.post(PATH, {"prompt": "Hi"}), body.extend)
     return bytes(body), odd
 
 
@@ -44,25 +42,17 @@ async def test_a_request_is_what_it_says():
     assert "authorization" not in one.headers
 
 
-async def test_connections_are_used_again():
-    assert (await asked(good("a"), times=3))[1].connections == 1
-    closing = whole(b"x").replace(b"200 OK\r\n", b"200 OK\r\nConnection: close\r\n")
-    assert (await asked([closing], times=2))[1].connections == 2
-
-
-async def test_an_idle_connection_that_was_closed_is_not_used():
-    async with odd_server(lambda _: [whole({}), 0.01, CLOSE]) as odd:
-        with Server(odd.url) as server:
-            await server.answer(PATH, {})
-            await asyncio.sleep(0.1)
-            await server.answer(PATH, {})
-    assert odd.connections == 2
+async def test_each_request_has_its_connection():
+    async with odd_server(lambda _: good("a")) as odd:
+        server = Server(odd.url)
+        for _ in range(3):
+            await server.stream(server.post(PATH, {}), lambda _: None)
+    assert odd.connections == 3
 
 
 async def test_the_model_and_the_key():
     async with odd_server(lambda _: [MODELS]) as odd:
-        with Server(f"{odd.url}/v1", api_key="k3y") as server:
-            assert await server.model() == "odd"
+        assert await Server(f"{odd.url}/v1", api_key="k3y").model() == "odd"
     assert odd.asked[0][:2] == ("GET", "/v1/models")
     assert odd.asked[0].headers["authorization"] == "Bearer k3y"
 
@@ -101,15 +91,15 @@ async def test_every_failure_is_named(pieces, kind, named):
 @pytest.mark.parametrize("content", [b"[]", b"{}", b'{"data": []}', b'{"data": [{"id": 5}]}', b"<html>"])
 async def test_what_is_no_list_of_models(content):
     async with odd_server(lambda _: [whole(content)]) as odd:
-        with Server(odd.url) as server, pytest.raises(Failure, match="/v1/models|<html>"):
-            await server.model()
+        with pytest.raises(Failure, match="/v1/models|<html>"):
+            await Server(odd.url).model()
 
 
 async def test_nobody_listens():
     async with odd_server(lambda _: []) as odd:
         pass
-    with Server(odd.url) as server, pytest.raises(Failure) as failed:
-        await server.model()
+    with pytest.raises(Failure) as failed:
+        await Server(odd.url).model()
     assert failed.value.kind == "connection refused"
 
 
@@ -118,21 +108,21 @@ async def test_a_receiver_that_raises_ends_the_exchange():
         raise BrokenPipeError("nobody reads")
 
     async with odd_server(lambda _: [HEAD, event(said("a")), HANG]) as odd:
-        with Server(odd.url) as server:
-            with pytest.raises(BrokenPipeError, match="nobody reads"):
-                await server.stream(server.post(PATH, {}), receive)
-            await left(odd)
+        server = Server(odd.url)
+        with pytest.raises(BrokenPipeError, match="nobody reads"):
+            await server.stream(server.post(PATH, {}), receive)
+        await left(odd)
 
 
 async def test_who_is_cancelled_closes_the_connection():
     begun = asyncio.Event()
     async with odd_server(lambda _: [HEAD, event(said("a")), HANG]) as odd:
-        with Server(odd.url) as server:
-            asking = asyncio.create_task(server.stream(server.post(PATH, {}), lambda _: begun.set()))
-            await begun.wait()
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-            await left(odd)
+        server = Server(odd.url)
+        asking = asyncio.create_task(server.stream(server.post(PATH, {}), lambda _: begun.set()))
+        await begun.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await left(odd)
 
 
 async def left(odd):
