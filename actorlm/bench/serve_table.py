@@ -54,7 +54,7 @@ def _latencies(report: Report) -> Table:
     for name, each in (
         ("time to first token", latency.time_to_first_token_ms),
         ("between events", latency.between_events_ms),
-        ("per output token after the first", latency.time_per_output_token_ms),
+        ("per token after the first", latency.time_per_output_token_ms),
         ("end to end", latency.end_to_end_ms),
     ):
         table.add_row(name, *_cells(each))
