@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from actorlm.errors import BadRequest
+from actorlm.errors import ConfigError
 
 Api = Literal["completions", "chat"]
 PromptKind = Literal["text", "ids"]
@@ -60,13 +60,13 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def check(traffic: Traffic) -> None:
-    """Raises BadRequest for traffic that contradicts itself."""
+    """Raises ConfigError for traffic that contradicts itself."""
     if traffic.shared_prefix >= traffic.input_len.low:
-        raise BadRequest(
+        raise ConfigError(
             f"--shared-prefix is {traffic.shared_prefix} of {traffic.input_len} tokens a prompt; it must be less"
         )
     if traffic.api == "chat" and traffic.prompts == "ids":
-        raise BadRequest("--prompts ids is for --api completions; a chat is made of texts")
+        raise ConfigError("--prompts ids is for --api completions; a chat is made of texts")
 
 
 def requests(traffic: Traffic, source: random.Random) -> list[Request]:

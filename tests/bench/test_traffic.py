@@ -17,7 +17,7 @@ from actorlm.bench.traffic import (
     parse_span,
     requests,
 )  # fmt: skip
-from actorlm.errors import BadRequest
+from actorlm.errors import ConfigError
 
 
 def drawn(seed=0, **traffic):
@@ -78,7 +78,7 @@ def test_bodies():
     ],
 )
 def test_contradictions(traffic, named):
-    with pytest.raises(BadRequest, match=named):
+    with pytest.raises(ConfigError, match=named):
         check(traffic)
 
 
