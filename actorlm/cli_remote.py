@@ -11,9 +11,11 @@ import rich_click as click
 from actorlm.cli_end import FAILED, INTERRUPTED, finish
 from actorlm.config import client_api_key
 from actorlm.errors import ConfigError
-from actorlm.sampling import MAX_SEED, MIN_SEED
+from actorlm.sampling import MAX_PENALTY, MAX_REPETITION_PENALTY, MAX_SEED, MIN_REPETITION_PENALTY, MIN_SEED
 
 _api_key = click.option("--api-key", metavar="KEY", help="sent as a bearer token [OPENAI_API_KEY]")
+
+_penalty = click.FloatRange(-MAX_PENALTY, MAX_PENALTY)
 
 SEEDS = 1 << 32
 """Drawn ones are below it."""
@@ -120,6 +122,13 @@ def _parsed(option: str, text: str, parse: Callable[[str], Any], what: str) -> A
 )
 @click.option("--top-k", type=click.IntRange(min=0), help="likeliest tokens to choose from; 0 is all")
 @click.option("--min-p", type=click.FloatRange(0, 1), help="least probability, as a share of the likeliest token's")
+@click.option("--presence-penalty", type=_penalty, help="against tokens that the answer has already")
+@click.option("--frequency-penalty", type=_penalty, help="the same, for each time that it has them")
+@click.option(
+    "--repetition-penalty",
+    type=click.FloatRange(MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
+    help="divides the chances of all tokens so far, the questions' too; 1 is none",
+)
 @click.option("--seed", type=click.IntRange(MIN_SEED, MAX_SEED), help="makes answers repeatable")
 @click.option("--stop", multiple=True, metavar="TEXT", help="ends an answer; may be given several times")
 def chat(url: str | None, api_key: str | None, model: str | None, system: str | None, **sampling: Any) -> None:

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -37,7 +38,7 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def gaps(self) -> list[float]:
         """Seconds between each event and the next."""
-        return [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
+        return [after - before for before, after in pairwise(self.times)]
 
     @property
     def per_token(self) -> float | None:

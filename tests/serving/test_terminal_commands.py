@@ -67,7 +67,8 @@ class Typing:
 
 @pytest.mark.parametrize("way", ["HTTP", "ZeroMQ"])
 def test_a_pipe_gets_an_answer_a_line(null_tree, way):
-    parameters = {"temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "seed": 7, "max_tokens": 12}
+    parameters = {"temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "seed": 7, "max_tokens": 12,
+                  "presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.2}  # fmt: skip
     flags = [text for name, value in parameters.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     done = run(
         "chat", "--url", ways(null_tree)[way], *flags, "--system", "Be brief.", "--stop", "A", "--stop", "B",
@@ -124,13 +125,15 @@ def test_a_server_that_dies_is_counted_and_named(start):
     tree = start("--model-impl", "null", "--null-step-ms", "20")
     process = subprocess.Popen(
         [ACTORLM, "bench", "serve", "--url", tree.url, "--num-prompts", "8", "--output-len", "3000",
-         "--max-concurrency", "4"],
+         "--max-concurrency", "4", "--json", "-"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     until(lambda: running(tree) == 4, 20)
     tree.process.send_signal(signal.SIGKILL)
     out, _ = process.communicate(timeout=60 * PATIENCE)
     assert process.returncode == 1
-    assert "0 of 8" in out
-    assert "connection lost" in out or "error in the stream" in out
-    assert "connection refused" in out
+    report = json.loads(out)
+    assert (report["requests"]["complete"], report["requests"]["failed"]) == (0, 8)
+    kinds = {each["kind"] for each in report["failures"]}
+    assert "connection lost" in kinds or "error in the stream" in kinds, "those that were under way"
+    assert kinds <= {"connection lost", "error in the stream", "connection refused"}
