@@ -23,6 +23,7 @@ def option(help_text: str, *, unit: str = "", flag: str = "", **bounds: Any) -> 
 
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 AtLeastTwo = Annotated[int, msgspec.Meta(ge=2)]
+SchedulingPolicy = Literal["fcfs", "priority"]
 AtLeastOneBlock = Annotated[int, msgspec.Meta(ge=16)]
 
 
@@ -51,6 +52,10 @@ class ModelConfig(_Section, frozen=True):
         option("auto runs the model; null hashes token ids instead, without torch or weights"),
     ] = "auto"
     null_step_ms: Annotated[float, option("time of one step of the null model", unit="ms", ge=0)] = 0.0
+    generation_config: Annotated[
+        Literal["auto", "none"],
+        option("auto: requests that say nothing are sampled as the model's generation_config.json recommends"),
+    ] = "auto"
     max_model_len: Annotated[
         AtLeastTwo | None, option("longest sequence, prompt and output; default: the model's own", unit="tokens")
     ] = None
@@ -88,6 +93,13 @@ class CacheConfig(_Section, frozen=True):
 class SchedulerConfig(_Section, frozen=True):
     """Scheduler."""
 
+    policy: Annotated[
+        SchedulingPolicy,
+        option(
+            "fcfs: requests run as they arrive; priority: lower ones first, and who waits rises",
+            flag="scheduling-policy",
+        ),
+    ] = "fcfs"
     max_num_seqs: Annotated[int, option("requests computed together", unit="requests", ge=1, le=4096)] = 256
     max_num_batched_tokens: Annotated[
         int, option("tokens computed in one step; longer prompts are cut into chunks", unit="tokens", ge=1)

@@ -4,6 +4,8 @@ from actorlm.messages.actor import Control
 from actorlm.sampling import SamplingParams
 from actorlm.wire import Int32, Int64, Message, Natural, RequestId
 
+MAX_PRIORITY = 1000
+
 
 class Generate(Message):
     """Generate tokens for one choice of one request.
@@ -11,7 +13,8 @@ class Generate(Message):
     `request` is unique over all frontends and their restarts. `attempt` counts from 0; an attempt above 0 brings
     the `generated_ids` of those before it, which count as output (length, penalties, seed position) and are never
     delivered again. `detokenizer` is the index of the one that holds the text. `deadline_ms` is Unix time.
-    `adapter` is reserved.
+    A lower `priority` goes first, where priorities count; it lies within MAX_PRIORITY of 0. Only requests of the same
+    `cache_salt` share prefixes. `adapter` is reserved.
     """
 
     request: RequestId

@@ -1,12 +1,17 @@
 """What a replica refuses at once: requests that are malformed for it, and those that could never fit."""
 
+from actorlm.config import SchedulingPolicy
 from actorlm.errors import BadRequest, ContextLengthExceeded
+from actorlm.messages.engine import MAX_PRIORITY
 from actorlm.scheduling.request import Request
 
 
-def check_admissible(request: Request, *, max_model_len: int, kv_capacity_tokens: int) -> None:
+def check_admissible(
+    request: Request, *, max_model_len: int, kv_capacity_tokens: int, policy: SchedulingPolicy
+) -> None:
     """Raises BadRequest for what cannot be served, ContextLengthExceeded for what leaves no room for one more token."""
     _check_fields(request)
+    _check_priority(request.priority, policy)
     length = len(request.token_ids)
     if length >= max_model_len:
         raise ContextLengthExceeded(
@@ -25,11 +30,22 @@ def check_admissible(request: Request, *, max_model_len: int, kv_capacity_tokens
 def _check_fields(request: Request) -> None:
     if request.prompt_length == 0:
         raise BadRequest("the prompt has no tokens; it needs at least one", param="prompt")
-    if request.priority != 0:
-        raise BadRequest(f"priority is {request.priority}; requests run as they arrive, leave it 0", param="priority")
     wanted, generated = request.sampling.max_tokens, request.num_generated
     if generated >= wanted:
         raise BadRequest(f"max_tokens is {wanted} and {generated} are generated: none is left", param="max_tokens")
+
+
+def _check_priority(priority: int, policy: SchedulingPolicy) -> None:
+    if policy == "fcfs" and priority != 0:
+        raise BadRequest(
+            f"priority is {priority}, and requests run as they arrive; leave it 0, or start the server with"
+            " --scheduling-policy priority",
+            param="priority",
+        )
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise BadRequest(
+            f"priority is {priority}; it must lie between {-MAX_PRIORITY} and {MAX_PRIORITY}", param="priority"
+        )
 
 
 def _earlier(request: Request) -> str:

@@ -1,20 +1,25 @@
 """The scheduling policy: who runs next, and how a step's tokens are divided.
 
-- **Order of arrival, strictly.** Requests enter slots in the order in which they came; nobody is bypassed. A head that
-  finds no blocks waits for those who run, and whoever stands behind it waits with it. The wait is bounded: a running
-  request moves until it ends, and with nobody running every request that was accepted fits.
+- **Order of rank, strictly.** Requests enter slots in the order of their ranks; nobody is bypassed. Under fcfs that is
+  the order of arrival. Under priority each level makes a request rank `AGEING_STEPS` steps later, so the lowest goes
+  first, and who has waited so many steps longer counts as a level lower: the wait stays bounded. A head that finds no
+  blocks waits for those who run, and whoever stands behind it waits with it. A running request moves until it ends, and
+  with nobody running every request that was accepted fits.
 - **Decodes first.** Every running decode gets its token in every step, so a gap between two tokens is one step of at
   most `max_num_batched_tokens`. For that, no more requests run than a step has tokens.
-- **Prefills share the rest.** Oldest first, those that run and then those that wait: each takes at most half of what is
-  left; what nobody wants goes back to the oldest. So the oldest keeps half, and beside one long prefill a prompt that
-  fits a quarter of the rest is computed in the first step that has a slot and blocks for it.
-- **The youngest yields.** When a request needs a block and none is free, the one that arrived last is preempted: it
-  gives up its blocks, keeps its tokens, and is first in line again. The oldest never yields, so something always ends.
+- **Prefills share the rest.** First in line first, those that run and then those that wait: each takes at most half of
+  what is left; what nobody wants goes back to the first. So the first keeps half, and beside one long prefill a prompt
+  that fits a quarter of the rest is computed in the first step that has a slot and blocks for it.
+- **The last yields.** When a request needs a block and none is free, the last in line of those that run is preempted:
+  it gives up its blocks, keeps its tokens, and waits in its old place. The first never yields: something always ends.
 - **Scored prompts come in small chunks.** Where log-probabilities of prompts are asked for, at most `MAX_SCORED` such
   tokens are computed in a step: each has logits over the whole vocabulary.
 - **Room to grow.** A request enters only if its known tokens fit and one free block is left for each that runs already;
   else it would soon be preempted and its prefill lost.
 """
+
+AGEING_STEPS = 256
+"""Steps of waiting that weigh as much as one level of priority."""
 
 MAX_SCORED = 512
 """Tokens of prompts in one step whose log-probabilities are asked for."""
@@ -23,7 +28,7 @@ MAX_SCORED = 512
 class Shares:
     """Divides the tokens that one step has left for prefills, `scored` of them at most scored ones.
 
-    Ask in order of arrival.
+    Ask in order of rank.
     """
 
     def __init__(self, tokens: int, scored: int = MAX_SCORED) -> None:
@@ -50,6 +55,11 @@ class Shares:
             self._granted[index] += more
             self.left -= more
         return self._granted
+
+
+def rank(*, priority: int, step: int, arrival: int) -> tuple[int, int]:
+    """The rank of a request that arrives before step `step` as the `arrival`-th of all."""
+    return step + AGEING_STEPS * priority, arrival
 
 
 def may_enter(*, blocks: int, free: int, running: int) -> bool:

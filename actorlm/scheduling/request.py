@@ -55,7 +55,8 @@ class Request:
     prompt_length: int
     sampling: SamplingParams
 
-    arrival: int = -1
+    rank: tuple[int, int] = (0, -1)
+    """Its place among all others, who have other ones; the lowest goes first."""
     state: State = State.WAITING
     slot: int = NO_SLOT
     blocks: list[int] = field(default_factory=list)

@@ -7,7 +7,7 @@ Every plan that is made must be applied, in order. Several may be in flight: a r
 tokens, and one that ends keeps its slot and blocks until the last step that uses them has been applied.
 """
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, KeysView, Sequence
 from typing import NamedTuple
 
@@ -16,8 +16,9 @@ from actorlm.errors import BadRequest, Overloaded, ProtocolError
 from actorlm.messages.frontend import Finish
 from actorlm.scheduling.admission import check_admissible
 from actorlm.scheduling.blocks import BlockPool, blocks_for
+from actorlm.scheduling.line import Line
 from actorlm.scheduling.plan import StepPlan
-from actorlm.scheduling.policy import Shares, may_enter
+from actorlm.scheduling.policy import Shares, may_enter, rank
 from actorlm.scheduling.prefix import PrefixCache
 from actorlm.scheduling.request import Request, State
 
@@ -52,8 +53,7 @@ class Scheduler:
         self._prefix = PrefixCache(self._pool) if prefix_caching else None
         self._max_running = min(config.max_num_seqs, config.max_num_batched_tokens)
         self._requests: dict[int, Request] = {}
-        self._waiting: OrderedDict[int, Request] = OrderedDict()
-        self._running: dict[int, Request] = {}
+        self._waiting, self._running = Line(), Line()
         self._leaving: set[Request] = set()
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._released_slots: list[int] = []
@@ -116,16 +116,19 @@ class Scheduler:
         if request.id in self._requests:
             raise BadRequest(f"request {request.id} has not ended yet; abort it before its next attempt")
         capacity = self.kv_capacity_tokens
-        check_admissible(request, max_model_len=self._max_model_len, kv_capacity_tokens=capacity)
+        check_admissible(
+            request, max_model_len=self._max_model_len, kv_capacity_tokens=capacity, policy=self._config.policy
+        )
         if self.waiting >= self._config.max_waiting + self._max_running - self.running:
             raise Overloaded(
                 f"{self.waiting} requests wait and max_waiting is {self._config.max_waiting}; try again later"
             )
         # The last token is never computed: a sequence may be one token longer than the cache.
         request.limit(self.eos_token_ids, min(self._max_model_len, capacity + 1))
-        request.arrival = self._arrivals
+        request.rank = rank(priority=request.priority, step=self._steps, arrival=self._arrivals)
         self._arrivals += 1
-        self._requests[request.id] = self._waiting[request.id] = request
+        self._requests[request.id] = request
+        self._waiting.add(request)
 
     def abort(self, request_ids: Iterable[int]) -> list[int]:
         """Ends requests in whatever phase they are; returns those that ended now. Unknown ids have ended before."""
@@ -147,11 +150,11 @@ class Scheduler:
         return step
 
     def _plan_decodes(self, step: StepPlan) -> list[Request]:
-        """Gives each running decode its row, and returns the prefills, oldest first."""
+        """Gives each running decode its row, and returns the prefills, the first in line first."""
         prefills = []
-        for request in list(self._running.values()):
+        for request in list(self._running):
             if request.state is not State.RUNNING:
-                break  # an older one has taken its blocks, and those of all after it
+                break  # one before it has taken its blocks, and those of all after it
             unscheduled = request.num_unscheduled
             if unscheduled > 1:
                 prefills.append(request)
@@ -171,22 +174,21 @@ class Scheduler:
         return True
 
     def _make_free(self, request: Request) -> bool:
-        """Preempts the youngest until a block is free. False if that is this request, or a step in flight uses it."""
+        """Preempts the last in line until a block is free. False if that is this one, or a step in flight uses it."""
         while self._pool.num_free == 0:
-            youngest = next(reversed(self._running.values()))
-            if youngest.steps_in_flight:
+            last = self._running.last
+            if last.steps_in_flight:
                 return False
-            self._preempt(youngest)
-            if youngest is request:
+            self._preempt(last)
+            if last is request:
                 return False
         return True
 
     def _preempt(self, request: Request) -> None:
         request.move(State.PREEMPTED)
         self._vacate(request)
-        del self._running[request.id]
-        self._waiting[request.id] = request
-        self._waiting.move_to_end(request.id, last=False)
+        self._running.remove(request)
+        self._waiting.add(request)
         self.num_preemptions += 1
 
     def _plan_prefills(self, step: StepPlan, prefills: list[Request]) -> None:
@@ -211,7 +213,7 @@ class Scheduler:
         """Lets the head of the queue enter a slot, with blocks for all its known tokens. None if it has to wait."""
         if not self._waiting or not self._free_slots or self.running >= self._max_running:
             return None
-        request = next(iter(self._waiting.values()))
+        request = self._waiting.first
         cached = self._prefix.match(request) if self._prefix and not request.scores_prompt else []
         fresh = blocks_for(len(request.token_ids)) - len(cached)
         taken = fresh + self._pool.count_idle(cached)
@@ -236,8 +238,8 @@ class Scheduler:
         request.blocks = cached + fresh
         request.num_shareable = len(cached)
         request.num_scheduled = request.num_computed = len(cached) * BLOCK_SIZE
-        del self._waiting[request.id]
-        self._running[request.id] = request
+        self._waiting.remove(request)
+        self._running.add(request)
 
     def apply(self, plan: StepPlan, tokens: Sequence[int]) -> list[Sampled]:
         """Takes in what the oldest step in flight sampled: one token for each entry of `plan.sampled`.
@@ -276,10 +278,10 @@ class Scheduler:
         """The request has ended for everybody outside; what a step in flight uses is kept for it."""
         del self._requests[request.id]
         if request.state is not State.RUNNING:
-            del self._waiting[request.id]
+            self._waiting.remove(request)
             request.move(State.FINISHED)
             return
-        del self._running[request.id]
+        self._running.remove(request)
         request.move(State.LEAVING)
         self._leaving.add(request)
         if not request.steps_in_flight:
@@ -299,22 +301,28 @@ class Scheduler:
 
     def check(self) -> None:
         """Proves the accounts of blocks, slots and queues. Raises AssertionError."""
-        seated = [*self._running.values(), *self._leaving]
+        seated = [*self._running, *self._leaving]
         self._pool.check([request.blocks for request in seated])
         slots = [request.slot for request in seated] + self._free_slots
         assert sorted(slots) == list(range(self._config.max_num_seqs)), f"slots {sorted(slots)}"
-        assert self._requests.keys() == self._running.keys() | self._waiting.keys(), "a request is lost"
+        in_line = [*self._running, *self._waiting]
+        assert self._requests.keys() == {request.id for request in in_line}, "a request is lost"
         assert self.running + self.waiting == len(self._requests), "a request waits and runs"
         assert self.running <= self._max_running, f"{self.running} run"
-        in_order = [request.arrival for request in (*self._running.values(), *self._waiting.values())]
-        assert in_order == sorted(in_order), f"not in order of arrival: {in_order}"
-        for request in self._waiting.values():
+        self._check_order([request.rank for request in self._running], [request.rank for request in self._waiting])
+        for request in self._waiting:
             assert request.state in (State.WAITING, State.PREEMPTED), request
             assert not request.blocks, request
         in_flight = Counter(request for step in self._in_flight for request in step.requests)
         assert in_flight.keys() <= set(seated), "a step in flight has a request without a slot"
         for request in seated:
             self._check_seated(request, in_flight[request])
+
+    def _check_order(self, running: list[tuple[int, int]], waiting: list[tuple[int, int]]) -> None:
+        assert running == sorted(running), f"not in line: {running}"
+        assert waiting == sorted(waiting), f"not in line: {waiting}"
+        bypassed = self._config.policy == "fcfs" and running and waiting and running[-1] > waiting[0]
+        assert not bypassed, f"not in order of arrival: {running} run, {waiting} wait"
 
     def _check_seated(self, request: Request, in_flight: int) -> None:
         assert request.state is (State.LEAVING if request in self._leaving else State.RUNNING), request

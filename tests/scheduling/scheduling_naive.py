@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from math import ceil
 
 from actorlm.config import BLOCK_SIZE
+from actorlm.scheduling.policy import AGEING_STEPS
 
 
 @dataclass
 class NaiveRequest:
     id: int
-    arrival: int
+    rank: tuple[int, int]
     known: int
     computed: int = 0
     blocks: int = 0
@@ -27,21 +28,22 @@ class NaiveRequest:
 
 
 class NaiveScheduler:
-    def __init__(self, *, num_blocks: int, max_num_seqs: int, budget: int) -> None:
+    def __init__(self, *, num_blocks: int, max_num_seqs: int, budget: int, policy: str = "fcfs") -> None:
         self.num_blocks, self.max_num_seqs, self.budget = num_blocks, max_num_seqs, budget
         self.requests: dict[int, NaiveRequest] = {}
-        self.arrivals = 0
+        self.arrivals = self.steps = 0
         self.preemptions = 0
 
-    def add(self, request_id: int, known: int) -> None:
+    def add(self, request_id: int, known: int, priority: int = 0) -> None:
         self.arrivals += 1
-        self.requests[request_id] = NaiveRequest(request_id, self.arrivals, known)
+        rank = (self.steps + AGEING_STEPS * priority, self.arrivals)
+        self.requests[request_id] = NaiveRequest(request_id, rank, known)
 
     def running(self) -> list[NaiveRequest]:
-        return sorted((r for r in self.requests.values() if r.runs), key=lambda r: r.arrival)
+        return sorted((r for r in self.requests.values() if r.runs), key=lambda r: r.rank)
 
     def waiting(self) -> list[NaiveRequest]:
-        return sorted((r for r in self.requests.values() if not r.runs), key=lambda r: r.arrival)
+        return sorted((r for r in self.requests.values() if not r.runs), key=lambda r: r.rank)
 
     def free(self) -> int:
         return self.num_blocks - sum(r.blocks for r in self.requests.values())
@@ -68,6 +70,7 @@ class NaiveScheduler:
             rows[request.id] = (request.computed, share + more)
         for request_id, (_, count) in rows.items():
             self.requests[request_id].computed += count
+        self.steps += 1
         return rows
 
     def make_room(self, request: NaiveRequest) -> None:

@@ -44,7 +44,7 @@ def alone(prompt, sampling: SamplingParams, *, eos=(), max_length: int) -> tuple
             return output, Finish.LENGTH
 
 
-def generate(request_id: int, prompt, *, generated=(), attempt=0, salt="", **sampling) -> Generate:
+def generate(request_id: int, prompt, *, generated=(), attempt=0, salt="", priority=0, **sampling) -> Generate:
     sampling = {"max_tokens": 8, **sampling}
     return Generate(
         request=request_id,
@@ -55,6 +55,7 @@ def generate(request_id: int, prompt, *, generated=(), attempt=0, salt="", **sam
         generated_ids=int32(generated),
         sampling=SamplingParams(**sampling),
         cache_salt=salt,
+        priority=priority,
     )
 
 
@@ -152,8 +153,11 @@ class Replica:
         max_waiting=10_000,
         eos=(),
         prefix_caching=True,
+        policy="fcfs",
     ) -> None:
-        config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_waiting=max_waiting)
+        config = SchedulerConfig(
+            max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_waiting=max_waiting, policy=policy
+        )
         self.eos = eos
         self.budget = budget
         self.max_length = min(max_model_len, num_blocks * BLOCK_SIZE + 1)
