@@ -56,6 +56,7 @@ def _describe(config: Config, resolved: ResolvedModel) -> ModelDescription:
         resolved,
         served_model_name=config.model.served_model_name,
         max_model_len=config.model.max_model_len,
+        sampling_defaults=config.model.generation_config == "auto",
         weights=not _is_null(config),
     )
 

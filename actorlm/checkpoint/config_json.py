@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from actorlm.checkpoint.description import ModelDescription, RopeScaling
+from actorlm.checkpoint.description import ModelDescription, RopeScaling, SamplingDefaults
 from actorlm.checkpoint.safetensors import check_weights
 from actorlm.checkpoint.typed_json import convert, read_json
 from actorlm.errors import ModelError
@@ -43,7 +43,7 @@ class _LlamaConfig(msgspec.Struct, frozen=True):
     quantization_config: dict[str, Any] | None = None
 
 
-class _GenerationConfig(msgspec.Struct, frozen=True):
+class _GenerationConfig(SamplingDefaults, frozen=True):
     eos_token_id: int | list[int] | None = None
 
 
@@ -57,7 +57,7 @@ def describe_directory(directory: Path, name: str, *, weights: bool) -> ModelDes
     config = convert(raw, _LlamaConfig, str(path))
     _check_supported(path, config)
     rope_theta, rope_scaling = _rope(path, config)
-    found = check_weights(directory) if weights else None
+    found, generation = check_weights(directory) if weights else None, _generation_config(directory)
     return ModelDescription(
         path=str(directory),
         format="safetensors",
@@ -66,7 +66,7 @@ def describe_directory(directory: Path, name: str, *, weights: bool) -> ModelDes
         vocab_size=config.vocab_size,
         max_model_len=config.max_position_embeddings,
         bos_token_id=config.bos_token_id,
-        eos_token_ids=_eos_token_ids(directory, config),
+        eos_token_ids=_eos_token_ids(generation, config),
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,
         num_layers=config.num_hidden_layers,
@@ -81,6 +81,7 @@ def describe_directory(directory: Path, name: str, *, weights: bool) -> ModelDes
         mlp_bias=config.mlp_bias,
         num_parameters=found.num_parameters if found else 0,
         weight_bytes=found.num_bytes if found else 0,
+        sampling_defaults=_sampling_defaults(generation),
     )
 
 
@@ -132,10 +133,19 @@ def _rope(path: Path, config: _LlamaConfig) -> tuple[float, RopeScaling | None]:
     return float(theta or 10000.0), scaling
 
 
-def _eos_token_ids(directory: Path, config: _LlamaConfig) -> tuple[int, ...]:
-    """As transformers' `generate`: those of generation_config.json if it has any, else those of config.json."""
+def _generation_config(directory: Path) -> _GenerationConfig:
     path = directory / "generation_config.json"
-    ids = read_json(path, _GenerationConfig).eos_token_id if path.exists() else None
+    return read_json(path, _GenerationConfig) if path.exists() else _GenerationConfig()
+
+
+def _sampling_defaults(generation: _GenerationConfig) -> SamplingDefaults:
+    names = SamplingDefaults.__struct_fields__
+    return SamplingDefaults(**{name: getattr(generation, name) for name in names})
+
+
+def _eos_token_ids(generation: _GenerationConfig, config: _LlamaConfig) -> tuple[int, ...]:
+    """As transformers' `generate`: those of generation_config.json if it has any, else those of config.json."""
+    ids = generation.eos_token_id
     if ids is None:
         ids = config.eos_token_id
     return tuple(ids) if isinstance(ids, list) else () if ids is None else (ids,)

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from actorlm.checkpoint.config_json import describe_directory
-from actorlm.checkpoint.description import ModelDescription
+from actorlm.checkpoint.description import ModelDescription, SamplingDefaults
 from actorlm.checkpoint.gguf_metadata import describe_gguf
 from actorlm.checkpoint.resolve import ResolvedModel
 from actorlm.errors import ModelError
@@ -30,12 +30,14 @@ def describe(
     *,
     served_model_name: str | None = None,
     max_model_len: int | None = None,
+    sampling_defaults: bool = True,
     weights: bool = True,
 ) -> ModelDescription:
     """The model that `resolved` points to, under the name and with the length that the options ask for.
 
-    Without `weights` (the null model needs none) a directory may lack its safetensors files. Raises ModelError for
-    whatever is missing, damaged or not supported, and for a `max_model_len` above the model's own.
+    Without `sampling_defaults` those that the model brings are dropped. Without `weights` (the null model needs none)
+    a directory may lack its safetensors files. Raises ModelError for whatever is missing, damaged or not supported, and
+    for a `max_model_len` above the model's own.
     """
     found = _describe(resolved, weights=weights)
     for token in (*found.eos_token_ids, *(() if found.bos_token_id is None else (found.bos_token_id,))):
@@ -48,7 +50,10 @@ def describe(
             f"--max-model-len is {max_model_len}, but {found.name} is made for at most {found.max_model_len} tokens"
         )
     return msgspec.structs.replace(
-        found, name=served_model_name or found.name, max_model_len=max_model_len or found.max_model_len
+        found,
+        name=served_model_name or found.name,
+        max_model_len=max_model_len or found.max_model_len,
+        sampling_defaults=found.sampling_defaults if sampling_defaults else SamplingDefaults(),
     )
 
 

@@ -1,8 +1,11 @@
 """What the control plane knows of a model: numbers and paths, no tensors, no torch."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
+
+from actorlm.sampling import MAX_REPETITION_PENALTY, MIN_REPETITION_PENALTY
 
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,6 +15,16 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     low_freq_factor: float
     high_freq_factor: float
     original_max_position_embeddings: int
+
+
+class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's authors recommend for requests that say nothing else; None where they say nothing."""
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=MIN_REPETITION_PENALTY, le=MAX_REPETITION_PENALTY)] | None = None
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +56,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     mlp_bias: bool = False
     num_parameters: int = 0
     weight_bytes: int = 0
+    sampling_defaults: SamplingDefaults = SamplingDefaults()
 
     def kv_bytes_per_token(self, item_size: int) -> int:
         """Bytes of keys and values of one token in all layers, at `item_size` bytes a number."""

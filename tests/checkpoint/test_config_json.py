@@ -5,7 +5,7 @@ import json
 import pytest
 
 from actorlm.checkpoint.config_json import describe_directory
-from actorlm.checkpoint.description import RopeScaling
+from actorlm.checkpoint.description import RopeScaling, SamplingDefaults
 from actorlm.errors import ModelError
 
 LLAMA3 = {
@@ -107,6 +107,20 @@ def test_a_damaged_config(llama_directory, content):
     (directory / "config.json").write_bytes(content)
     with pytest.raises(ModelError, match=r"config\.json"):
         describe(directory)
+
+
+def test_how_the_authors_recommend_to_sample(llama_directory):
+    recommended = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05}
+    found = describe(llama_directory({**recommended, "do_sample": True, "max_length": 9}))
+    assert found.sampling_defaults == SamplingDefaults(**recommended)
+    assert describe(llama_directory({"temperature": None})).sampling_defaults == SamplingDefaults()
+    assert describe(llama_directory()).sampling_defaults == SamplingDefaults()
+
+
+@pytest.mark.parametrize("recommended", [{"temperature": -1}, {"top_p": 0}, {"top_k": "many"}])
+def test_a_recommendation_that_cannot_be_followed(llama_directory, recommended):
+    with pytest.raises(ModelError, match=rf"generation_config\.json is damaged: .*{next(iter(recommended))}"):
+        describe(llama_directory(recommended))
 
 
 def test_a_damaged_generation_config(llama_directory):

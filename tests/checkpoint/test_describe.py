@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from actorlm.checkpoint.describe import describe
+from actorlm.checkpoint.description import SamplingDefaults
 from actorlm.checkpoint.resolve import ResolvedModel
 from actorlm.errors import ModelError
 
@@ -21,6 +22,12 @@ def test_the_byte_vocabulary():
 def test_name_and_length():
     model = describe(BYTES, served_model_name="mine", max_model_len=64)
     assert (model.name, model.max_model_len) == ("mine", 64)
+
+
+def test_recommended_sampling_is_dropped_where_it_is_not_wanted(llama_directory):
+    resolved = ResolvedModel(str(llama_directory({"temperature": 0.5})), "safetensors", "tiny")
+    assert describe(resolved).sampling_defaults.temperature == 0.5
+    assert describe(resolved, sampling_defaults=False).sampling_defaults == SamplingDefaults()
 
 
 def test_a_longer_length_is_refused_with_both_numbers(llama_directory):
