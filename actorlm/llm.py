@@ -78,12 +78,14 @@ class LLM:
         """Answers conversations, one or several, rendered by the model's chat template; otherwise like `generate`.
 
         A conversation is a list of messages with `role` and `content`. `chat_template_kwargs` are further variables of
-        the template; the model's answer to `tools` is text, as it comes.
+        the template, of which it sees those that it mentions; the model's answer to `tools` is text, as it comes.
         """
         preparation = self._session.preparation
-        variables = {**(chat_template_kwargs or {}), "add_generation_prompt": add_generation_prompt, "tools": tools}
+        options = {
+            "add_generation_prompt": add_generation_prompt, "tools": tools, "variables": chat_template_kwargs
+        }  # fmt: skip
         prompted = [
-            preparation.rendered(typed_messages(conversation, f"messages[{i}]"), f"messages[{i}]", **variables)
+            preparation.rendered(typed_messages(conversation, f"messages[{i}]"), f"messages[{i}]", **options)
             for i, conversation in enumerate(conversations(messages))
         ]
         return self._run(self._jobs(prompted, params, "messages"), use_tqdm)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import actorlm.api.errors
 import actorlm.errors
-from actorlm.api.fields import CHAT, COMPLETION, Field
+from actorlm.api.fields import CHAT, COMPLETION, DETOKENIZE, TOKENIZE, Field
 from actorlm.errors import ActorlmError
 from actorlm.metrics import METRICS, PREFIX
 from actorlm.options import OPTIONS, Option
@@ -53,12 +53,20 @@ def _meaning(option: Option) -> str:
     return f"{option.help}{unit}{choices}"
 
 
+_ROUTES = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": COMPLETION,
+    "/tokenize": TOKENIZE,
+    "/detokenize": DETOKENIZE,
+}
+
+
 def _fields() -> Iterator[str]:
     yield "# Request fields"
     yield ""
     yield "Every field of OpenAI's reference, and what we take beyond it (marked extra). A field that is not here is"
     yield "refused by name. A field that is refused, or accepted at its neutral value alone, is accepted as null."
-    for path, table in (("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)):
+    for path, table in _ROUTES.items():
         yield from ("", f"## {path}", "")
         yield from _table("field", "treatment", "note")
         yield from _field_rows(table.items())

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import structlog
+
 from actorlm.actors.frontend import Frontend
 from actorlm.actors.generation import Generation
-from actorlm.api.ports import Limits, Submission
+from actorlm.api.ports import Limits, Rendering, Submission
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import BadRequest, ContextLengthExceeded
 from actorlm.messages.actor import TreeState
@@ -23,6 +25,8 @@ SHORT_CHARACTERS = 4096
 """Texts up to this length are tokenized at once: a thread costs more."""
 
 T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 
 class ServingBackend:
@@ -62,15 +66,24 @@ class ServingBackend:
         """See `api.ports.Backend`."""
         return self._frontend.submit(submissions, trace_id)
 
-    async def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+    async def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool, last: int | None = None
+    ) -> list[list[int]]:
         """See `api.ports.Backend`."""
-        for text in texts:
-            self._check_length(text)
+        if last is None:
+            for text in texts:
+                self._check_length(text)
 
         def work() -> list[list[int]]:
-            return [self._tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+            return [self._encode(text, add_special_tokens, last) for text in texts]
 
         return await self._run(work, sum(map(len, texts)))
+
+    def _encode(self, text: str, add_special_tokens: bool, last: int | None) -> list[int]:
+        if last is None:
+            self._check_length(text)
+            return self._tokenizer.encode(text, add_special_tokens)
+        return self._tokenizer.encode_end(text, last, add_special_tokens)
 
     async def decode(
         self, ids: Sequence[int], *, skip_special_tokens: bool, spaces_between_special_tokens: bool
@@ -94,17 +107,30 @@ class ServingBackend:
         """See `api.ports.Backend`."""
         return self._tokenizer.bytes_of(token_id, skip_special_tokens=skip_special_tokens)
 
-    async def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def token(self, token_id: int) -> str:
+        """See `api.ports.Backend`."""
+        return self._tokenizer.token(token_id)
+
+    async def render_chat(self, messages: Sequence[dict[str, Any]], rendering: Rendering) -> list[int]:
         """See `api.ports.Backend`."""
         template = self._template
         if template is None:
             raise BadRequest(f"{self.served_name} has no chat template; use /v1/completions", param="messages")
+        if ignored := template.without_effect(rendering.variables):
+            log.debug("variables without effect", variables=ignored)
 
         def work() -> list[int]:
-            text = template.render(list(messages))
-            self._check_length(text)
-            return self._tokenizer.encode(text, add_special_tokens=False)
+            text = template.render(
+                messages,
+                documents=rendering.documents,
+                add_generation_prompt=rendering.add_generation_prompt,
+                continue_final_message=rendering.continue_final_message,
+                variables=rendering.variables,
+            )
+            return self._encode(text, rendering.add_special_tokens, rendering.last)
 
+        if rendering.documents or rendering.variables:  # nobody knows how much text a template makes of these
+            return await self._off_the_loop(work)
         return await self._run(work, sum(len(message.get("content") or "") for message in messages))
 
     async def metrics(self) -> bytes:
@@ -112,8 +138,9 @@ class ServingBackend:
         return await self._frontend.metrics()
 
     async def _run(self, work: Callable[[], T], size: int) -> T:
-        if size <= SHORT_CHARACTERS:
-            return work()
+        return work() if size <= SHORT_CHARACTERS else await self._off_the_loop(work)
+
+    async def _off_the_loop(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _check_length(self, text: str) -> None:

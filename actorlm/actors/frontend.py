@@ -211,6 +211,8 @@ class Frontend(Actor[Inbox | LinkEvent]):
             prompt_ids=int32(choice.submission.prompt_ids),
             generated_ids=b"",
             sampling=choice.submission.sampling,
+            priority=choice.submission.priority,
+            cache_salt=choice.submission.cache_salt,
             trace_id=choice.trace_id,
         )
         error = _undelivered(self._balancer, generate)

@@ -22,6 +22,7 @@ from actorlm.api.openapi import document_route
 from actorlm.api.ports import Backend
 from actorlm.api.request_ids import RequestIds
 from actorlm.api.status import status_routes
+from actorlm.api.tokenize import tokenize_routes
 from actorlm.config import HttpConfig
 
 BODY_TIMEOUT_S = 15.0
@@ -58,4 +59,4 @@ def create_app(
 def routes(backend: Backend, draw_seed: DrawSeed) -> list[HTTPRouteHandler]:
     """Every documented route."""
     generating = [chat_route(backend, draw_seed), completion_route(backend, draw_seed)]
-    return [*generating, *model_routes(backend), *status_routes(backend)]
+    return [*generating, *tokenize_routes(backend), *model_routes(backend), *status_routes(backend)]

@@ -13,7 +13,7 @@ from actorlm.api import lower
 from actorlm.api.documented import GeneratingOperation, answers
 from actorlm.api.fields import CHAT, without_effect
 from actorlm.api.logprobs import ChatFormat, vocabulary
-from actorlm.api.lower_chat import check_text_only, conversation, max_completion_tokens, top_logprobs
+from actorlm.api.lower_chat import check_text_only, conversation, max_completion_tokens, rendering, top_logprobs
 from actorlm.api.ports import Backend
 from actorlm.api.schema_chat import ChatCompletion, ChatCompletionRequest
 from actorlm.api.status import accepting
@@ -51,16 +51,24 @@ async def answer(
     if ignored := without_effect(request, CHAT):
         log.debug("fields without effect", fields=ignored)
     with lower.about("messages"):
-        prompt_ids = await backend.render_chat(conversation(request.messages))
+        prompt_ids = await backend.render_chat(conversation(request.messages), rendering(request, backend.limits))
     model, banned = backend.model, await lower.bad_words(request, backend)
     room = lower.check_prompt(prompt_ids, "messages", model.vocab_size, backend.limits)
     wanted = lower.Wanted(max_completion_tokens(request, room), top_logprobs(request))
     choices = lower.submissions(
-        request, prompt_ids, wanted=wanted, n=n, model=model, banned=banned, draw_seed=draw_seed
+        request,
+        prompt_ids,
+        wanted=wanted,
+        n=n,
+        model=model,
+        banned=banned,
+        draw_seed=draw_seed,
+        priority=request.priority or 0,
+        cache_salt=request.cache_salt or "",
     )
-    with_usage = lower.wants_usage(request)
+    usage = lower.usage_reports(request)
     identity = Identity(f"chatcmpl-{uuid4().hex}", int(time.time()), backend.served_name)
     form = None if wanted.logprobs is None else ChatFormat(vocabulary(backend, skip_special_tokens=False))
-    wire = ChatWire(identity, n, with_usage, form)
+    wire = ChatWire(identity, n, usage.last, form, prompt_ids if request.return_token_ids else None)
     generation = backend.submit(choices, request_id)
-    return Answer(generation, wire, Tally([len(prompt_ids)], n), stream=stream, with_usage=with_usage)
+    return Answer(generation, wire, Tally([len(prompt_ids)], n), stream=stream, usage=usage)

@@ -14,7 +14,7 @@ from actorlm.api import lower
 from actorlm.api.documented import GeneratingOperation, answers
 from actorlm.api.fields import COMPLETION, without_effect
 from actorlm.api.logprobs import CompletionFormat, vocabulary
-from actorlm.api.lower_completions import Prompts, is_text, max_tokens, prompt_logprobs, prompts
+from actorlm.api.lower_completions import Prompts, is_text, max_tokens, prompt_logprobs, prompt_tokens_kept, prompts
 from actorlm.api.ports import Backend, Delta, Generation, Submission
 from actorlm.api.schema_completions import Completion, CompletionRequest
 from actorlm.api.status import accepting
@@ -92,23 +92,27 @@ async def answer(request: CompletionRequest, backend: Backend, draw_seed: lower.
     stream, n = lower.wants_stream(request), lower.check_choices(request, len(found), backend.limits)
     if ignored := without_effect(request, COMPLETION):
         log.debug("fields without effect", fields=ignored)
-    ids = await _token_ids(found, backend)
+    ids = await _token_ids(found, request, backend)
     choices = await _submissions(request, ids, n, backend, draw_seed)
-    echoes = await _echoes(found, n, request, backend) if request.echo else []
-    count, with_usage = len(found) * n, lower.wants_usage(request)
+    echoes = await _echoes(found, ids, n, request, backend) if request.echo else []
+    count, usage = len(found) * n, lower.usage_reports(request)
     identity = Identity(f"cmpl-{uuid4().hex}", int(time.time()), backend.served_name)
-    wire = CompletionWire(identity, count, with_usage, echoes, _format(request, ids, n, backend))
+    shown = [one for one in ids for _ in range(n)] if request.return_token_ids else None
+    wire = CompletionWire(identity, count, usage.last, echoes, _format(request, ids, n, backend), shown)
     generation: Generation = backend.submit(choices, request_id) if choices else NothingToGenerate(count)
     if choices and request.max_tokens == 0:
         generation = PromptAlone(generation)
-    return Answer(generation, wire, Tally([len(one) for one in ids], n), stream=stream, with_usage=with_usage)
+    return Answer(generation, wire, Tally([len(one) for one in ids], n), stream=stream, usage=usage)
 
 
-async def _token_ids(found: Prompts, backend: Backend) -> list[list[int]]:
+async def _token_ids(found: Prompts, request: CompletionRequest, backend: Backend) -> list[list[int]]:
+    last = prompt_tokens_kept(request, backend.limits)
     if not is_text(found):
-        return cast("list[list[int]]", found)
+        ids = cast("list[list[int]]", found)
+        return ids if last is None else [one[-last:] for one in ids]
+    special = request.add_special_tokens is not False
     with lower.about("prompt"):
-        return await backend.encode(cast("list[str]", found), add_special_tokens=True)
+        return await backend.encode(cast("list[str]", found), add_special_tokens=special, last=last)
 
 
 async def _submissions(
@@ -126,7 +130,15 @@ async def _submissions(
         if length or scored is not None:
             wanted = lower.Wanted(max(length, 1), request.logprobs, scored)
             choices += lower.submissions(
-                request, prompt_ids, wanted=wanted, n=n, model=model, banned=banned, draw_seed=draw_seed
+                request,
+                prompt_ids,
+                wanted=wanted,
+                n=n,
+                model=model,
+                banned=banned,
+                draw_seed=draw_seed,
+                priority=request.priority or 0,
+                cache_salt=request.cache_salt or "",
             )
     return choices
 
@@ -139,12 +151,16 @@ def _format(request: CompletionRequest, ids: list[list[int]], n: int, backend: B
     return CompletionFormat(vocabulary(backend, skip_special_tokens=skip), len(ids) * n, firsts)
 
 
-async def _echoes(found: Prompts, n: int, request: CompletionRequest, backend: Backend) -> list[str]:
+async def _echoes(
+    found: Prompts, ids: list[list[int]], n: int, request: CompletionRequest, backend: Backend
+) -> list[str]:
+    """What the model sees of each prompt: its text, or that of its tokens if it may have been cut."""
+    as_given = request.truncate_prompt_tokens is None
     skip, spaces = request.skip_special_tokens is not False, request.spaces_between_special_tokens is not False
     texts = [
         prompt
-        if isinstance(prompt, str)
-        else await backend.decode(prompt, skip_special_tokens=skip, spaces_between_special_tokens=spaces)
-        for prompt in found
+        if as_given and isinstance(prompt, str)
+        else await backend.decode(tokens, skip_special_tokens=skip, spaces_between_special_tokens=spaces)
+        for prompt, tokens in zip(found, ids, strict=True)
     ]
     return [text for text in texts for _ in range(n)]

@@ -18,7 +18,7 @@ from actorlm.api.schema_completions import CompletionRequest
 from actorlm.api.status import ACCEPTING, check_state
 from actorlm.errors import BadRequest
 
-ONLY_HTTP = ("stream", "stream_options", "echo")
+ONLY_HTTP = ("stream", "stream_options", "echo", "return_token_ids")
 
 R = TypeVar("R", bound=GenerationRequest)
 

@@ -46,10 +46,10 @@ def _refused(note: str) -> Field:
 _COMMON = {
     "model": _used("the served name; any other is 404 model_not_found"),
     "n": _used("choices for each prompt, default 1; n times the prompts may not exceed the server's max_choices"),
-    "temperature": _used("0 to 2, default 1; 0 always takes the best token"),
-    "top_p": _used("above 0, at most 1, default 1"),
-    "top_k": _used("extra; 0 or -1, the default, is off"),
-    "min_p": _used("extra; 0 to 1, default 0"),
+    "temperature": _used("0 to 2, default: the model's or 1; 0 always takes the best token"),
+    "top_p": _used("above 0, at most 1, default: the model's or 1"),
+    "top_k": _used("extra; 0 or -1 is off; default: the model's or off"),
+    "min_p": _used("extra; 0 to 1, default: the model's or 0"),
     "seed": _used("64 bits; drawn if absent; each choice after the first of a prompt has its own, derived from it"),
     "min_tokens": _used("extra; no end before so many tokens"),
     "stop": _used("a string or a list of up to 64, each of 1 to 1024 characters"),
@@ -62,20 +62,43 @@ _COMMON = {
     ),
     "include_stop_str_in_output": _used("extra; the stop string or stop token that ended a choice stays in its text"),
     "stream": _used("server-sent events"),
-    "stream_options": _used("include_usage; only with stream; include_obfuscation is accepted without effect"),
+    "stream_options": _used(
+        "include_usage, and with it continuous_usage_stats (usage so far in every event); only with stream;"
+        " include_obfuscation is accepted without effect"
+    ),
     "presence_penalty": _used("-2 to 2, default 0; subtracted once from tokens that the output has already"),
     "frequency_penalty": _used("-2 to 2, default 0; subtracted for each time that the output has the token already"),
     "repetition_penalty": _used(
-        "extra; 0.01 to 100, default 1; divides the positive logits of tokens in prompt or output, multiplies others"
+        "extra; 0.01 to 100, default: the model's or 1; divides the positive logits of tokens in prompt or output,"
+        " multiplies others"
     ),
     "bad_words": _used("extra; up to 128 texts that the output never contains, at its beginning or after a space"),
     "logprob_token_ids": _used("extra; up to 128 token ids to list beside the most probable ones; only with logprobs"),
     "allowed_token_ids": _used("extra; the only token ids that the output may contain; default: all"),
+    "return_token_ids": _used("extra; the answer has prompt_token_ids and each choice's token_ids, streamed or not"),
+    "truncate_prompt_tokens": _used(
+        "extra; keeps so many tokens of the prompt, the last ones; -1: as many as leave room for the output asked for"
+    ),
+    "add_special_tokens": _used(
+        "extra; whether the tokenizer adds its special tokens to text; default: true for prompts, false for messages,"
+        " whose template writes them"
+    ),
+    "cache_salt": _used("extra; up to 1024 characters; only requests with the same salt share cached prefixes"),
+    "priority": _used(
+        "extra; -1000 to 1000, default 0; lower goes first, with --scheduling-policy priority; else only 0 is accepted"
+    ),
     "user": _ignored("nothing is kept about users"),
 }
 
 CHAT: Mapping[str, Field] = _COMMON | {
     "messages": _used("roles system, developer, user, assistant and tool; text or text parts"),
+    "add_generation_prompt": _used("extra; the prompt ends where the assistant begins to speak; default true"),
+    "continue_final_message": _used("extra; the prompt ends with the content of the last message, which is continued"),
+    "chat_template_kwargs": _used(
+        "extra; variables of the model's chat template; those that it does not mention are left out, reserved names"
+        " refused"
+    ),
+    "documents": _used("extra; up to 1024 objects of texts for a chat template that shows documents"),
     "max_tokens": _used("the older name of max_completion_tokens"),
     "max_completion_tokens": _used("default: up to the context; a larger value than the room left is cut to it"),
     "tools": _neutral("tool calls are not implemented, so tools are accepted only with tool_choice none"),
@@ -109,6 +132,25 @@ COMPLETION: Mapping[str, Field] = _COMMON | {
     "best_of": _neutral("choices are not ranked, so only 1 is accepted"),
     "suffix": _neutral("text is not filled in before a suffix, so only an empty one is accepted"),
     "logprobs": _used("0 to 20 most probable tokens in each place, the prompt's places too with echo"),
+}
+
+_TOKENIZED = {
+    "model": _used("optional; the served name; any other is 404 model_not_found"),
+}
+
+TOKENIZE: Mapping[str, Field] = _TOKENIZED | {
+    "prompt": _used("a text; this or messages"),
+    "messages": _used("a conversation, as in chat; this or prompt"),
+    "add_special_tokens": _used("as in chat and completions"),
+    "return_token_strs": _used("the answer has token_strs, each token as the vocabulary spells it"),
+    "add_generation_prompt": _used("as in chat; only with messages"),
+    "continue_final_message": _used("as in chat; only with messages"),
+    "chat_template_kwargs": _used("as in chat; only with messages"),
+    "documents": _used("as in chat; only with messages"),
+}
+
+DETOKENIZE: Mapping[str, Field] = _TOKENIZED | {
+    "tokens": _used("token ids; the answer's prompt is their text, special tokens included"),
 }
 
 

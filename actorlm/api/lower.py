@@ -9,7 +9,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -67,9 +67,33 @@ def wants_stream(request: GenerationRequest) -> bool:
     return bool(request.stream)
 
 
-def wants_usage(request: GenerationRequest) -> bool:
-    """Whether a stream ends with its usage."""
-    return bool(request.stream_options and request.stream_options.include_usage)
+class UsageReports(NamedTuple):
+    """Where a stream tells its usage: in a last event of its own, and before in every event."""
+
+    last: bool
+    every: bool
+
+
+def usage_reports(request: GenerationRequest) -> UsageReports:
+    """Where usage is wanted. Raises BadRequest for continuous usage in a stream that is to have none."""
+    options = request.stream_options
+    if options is None:
+        return UsageReports(last=False, every=False)
+    if options.continuous_usage_stats and not options.include_usage:
+        raise BadRequest("continuous_usage_stats needs include_usage to be true", param="stream_options")
+    return UsageReports(bool(options.include_usage), bool(options.continuous_usage_stats))
+
+
+def prompt_tokens_kept(request: GenerationRequest, max_tokens: int, limits: Limits) -> int | None:
+    """How many tokens of a prompt are kept, the last ones; None for all. Raises BadRequest for none."""
+    asked = request.truncate_prompt_tokens
+    if asked == 0:
+        raise BadRequest(
+            "truncate_prompt_tokens is 0; keep at least 1, or -1 for what fits", param="truncate_prompt_tokens"
+        )
+    if asked == -1:
+        return max(1, limits.context - max_tokens)
+    return None if asked is None else min(asked, limits.context)
 
 
 def stop_strings(request: Choosing) -> tuple[str, ...]:
@@ -114,18 +138,19 @@ def sampling(
     request: Choosing, seed: int, model: ModelDescription, wanted: Wanted, banned: TokenSequences
 ) -> SamplingParams:
     """How the tokens of one choice are chosen. Raises BadRequest naming the field at fault."""
+    model_wants = model.sampling_defaults
     params = SamplingParams(
         max_tokens=wanted.max_tokens,
-        temperature=1.0 if request.temperature is None else request.temperature,
-        top_p=1.0 if request.top_p is None else request.top_p,
-        top_k=max(request.top_k or 0, 0),
-        min_p=request.min_p or 0.0,
+        temperature=_first(request.temperature, model_wants.temperature, 1.0),
+        top_p=_first(request.top_p, model_wants.top_p, 1.0),
+        top_k=max(_first(request.top_k, model_wants.top_k, 0), 0),
+        min_p=_first(request.min_p, model_wants.min_p, 0.0),
         seed=seed,
         min_tokens=request.min_tokens or 0,
         ignore_eos=bool(request.ignore_eos),
         stop_token_ids=tuple(request.stop_token_ids or ()),
         logit_bias=logit_bias_pairs(request.logit_bias or {}),
-        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        repetition_penalty=_first(request.repetition_penalty, model_wants.repetition_penalty, 1.0),
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
         bad_words=banned,
@@ -138,6 +163,15 @@ def sampling(
     return params
 
 
+Number = TypeVar("Number", int, float)
+
+
+def _first(asked: Number | None, model_wants: Number | None, otherwise: Number) -> Number:
+    if asked is not None:
+        return asked
+    return otherwise if model_wants is None else model_wants
+
+
 def submissions(
     request: Choosing,
     prompt_ids: list[int],
@@ -147,6 +181,8 @@ def submissions(
     model: ModelDescription,
     banned: TokenSequences,
     draw_seed: DrawSeed,
+    priority: int = 0,
+    cache_salt: str = "",
 ) -> list[Submission]:
     """The `n` choices of one prompt; `banned` are the bad words. Raises BadRequest."""
     seed = draw_seed() if request.seed is None else request.seed
@@ -161,6 +197,8 @@ def submissions(
             include_stop=include_stop,
             skip_special_tokens=skip_special_tokens,
             spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
+            priority=priority,
+            cache_salt=cache_salt,
         )
         for choice in range(n)
     ]

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 
 from actorlm.api.fields import CHAT
+from actorlm.api.lower import prompt_tokens_kept
+from actorlm.api.ports import Limits, Rendering
 from actorlm.api.schema_chat import (
     AssistantMessage,
     ChatCompletionRequest,
@@ -31,6 +33,29 @@ def max_completion_tokens(request: ChatCompletionRequest, room: int) -> int:
         raise BadRequest("max_tokens and max_completion_tokens are the same thing; give one", param="max_tokens")
     wanted = newer if newer is not None else older
     return room if wanted is None else min(wanted, room)
+
+
+def rendering(request: ChatCompletionRequest, limits: Limits) -> Rendering:
+    """How the conversation becomes a prompt. Raises BadRequest for wishes that exclude each other."""
+    wanted = request.max_completion_tokens or request.max_tokens or 1
+    return Rendering(
+        add_generation_prompt=speaks_next(request.add_generation_prompt, request.continue_final_message),
+        continue_final_message=bool(request.continue_final_message),
+        documents=request.documents,
+        variables=request.chat_template_kwargs or {},
+        add_special_tokens=bool(request.add_special_tokens),
+        last=prompt_tokens_kept(request, wanted, limits),
+    )
+
+
+def speaks_next(add_generation_prompt: bool | None, continue_final_message: bool | None) -> bool:
+    """Whether the assistant begins a new message: by default, unless the final one is continued."""
+    if add_generation_prompt and continue_final_message:
+        raise BadRequest(
+            "continue_final_message and add_generation_prompt exclude each other; leave one out",
+            param="continue_final_message",
+        )
+    return not continue_final_message if add_generation_prompt is None else add_generation_prompt
 
 
 def top_logprobs(request: ChatCompletionRequest) -> int | None:

@@ -2,6 +2,8 @@
 
 from typing import cast
 
+from actorlm.api import lower
+from actorlm.api.ports import Limits
 from actorlm.api.schema_completions import CompletionRequest
 from actorlm.errors import BadRequest
 
@@ -44,4 +46,13 @@ def max_tokens(request: CompletionRequest, room: int) -> int:
         if not request.echo:
             raise BadRequest("max_tokens is 0; that is allowed only with echo", param="max_tokens")
         return 0
-    return min(DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens, room)
+    return min(_asked_tokens(request), room)
+
+
+def prompt_tokens_kept(request: CompletionRequest, limits: Limits) -> int | None:
+    """How many tokens of each prompt are kept, the last ones; None for all. Raises BadRequest for none."""
+    return lower.prompt_tokens_kept(request, max(_asked_tokens(request), 1), limits)
+
+
+def _asked_tokens(request: CompletionRequest) -> int:
+    return DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens

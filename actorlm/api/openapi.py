@@ -15,22 +15,32 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
 from actorlm import __version__
-from actorlm.api.fields import CHAT, COMPLETION
+from actorlm.api.fields import CHAT, COMPLETION, DETOKENIZE, TOKENIZE
 from actorlm.api.schema import ErrorResponse, ModelList, Status, Version
 from actorlm.api.schema_chat import ChatCompletion, ChatCompletionRequest
 from actorlm.api.schema_completions import Completion, CompletionRequest
+from actorlm.api.schema_tokenize import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
 
 STRUCTS = (
     ChatCompletionRequest,
     ChatCompletion,
     CompletionRequest,
     Completion,
+    TokenizeRequest,
+    Tokenized,
+    DetokenizeRequest,
+    Detokenized,
     ModelList,
     Status,
     Version,
     ErrorResponse,
 )
-FIELDS = ((ChatCompletionRequest, CHAT), (CompletionRequest, COMPLETION))
+FIELDS = (
+    (ChatCompletionRequest, CHAT),
+    (CompletionRequest, COMPLETION),
+    (TokenizeRequest, TOKENIZE),
+    (DetokenizeRequest, DETOKENIZE),
+)
 
 
 def document_route(routes: Callable[[], Sequence[HTTPRouteHandler]], *, guarded: bool) -> HTTPRouteHandler:

@@ -3,7 +3,7 @@
 Nothing here knows HTTP, and nothing in the API knows more of the rest of the process than this.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, Self
 
 import msgspec
@@ -25,7 +25,10 @@ FINISH_REASONS: dict[Finish, FinishReason] = {
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice to generate. `stop` strings end it; `include_stop` keeps the one that did in the text."""
+    """One choice to generate. `stop` strings end it; `include_stop` keeps the one that did in the text.
+
+    A lower `priority` goes first. Only requests of the same `cache_salt` share prefixes.
+    """
 
     prompt_ids: list[int]
     sampling: SamplingParams
@@ -33,6 +36,24 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     include_stop: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    priority: int = 0
+    cache_salt: str = ""
+
+
+class Rendering(msgspec.Struct, frozen=True, kw_only=True):
+    """How a conversation becomes a prompt.
+
+    It ends where the assistant begins to speak (`add_generation_prompt`), or with the content of its last message
+    (`continue_final_message`). `variables` are the template's, beside `documents`. `last` is how many tokens are kept,
+    at most.
+    """
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    documents: Sequence[Mapping[str, Any]] | None = None
+    variables: Mapping[str, Any] = {}
+    add_special_tokens: bool = False
+    last: int | None = None
 
 
 ID_BYTES = 4
@@ -112,10 +133,12 @@ class Backend(Protocol):
     def submit(self, submissions: Sequence[Submission], trace_id: str) -> Generation:
         """Begins to generate. Raises Unavailable or Overloaded; so may the first `__anext__`."""
 
-    async def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
-        """The token ids of each text, computed off the event loop.
+    async def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool, last: int | None = None
+    ) -> list[list[int]]:
+        """The token ids of each text, computed off the event loop; with `last` at most so many, those at the end.
 
-        Raises ContextLengthExceeded, before it tokenizes, for a text that is too long to fit in any case.
+        Without `last` raises ContextLengthExceeded, before it tokenizes, for a text too long to fit in any case.
         """
 
     async def decode(
@@ -126,8 +149,11 @@ class Backend(Protocol):
     def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
         """The bytes that one token stands for; none for a special token that is skipped."""
 
-    async def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """The token ids of a conversation, ending where the assistant begins to speak; computed off the event loop.
+    def token(self, token_id: int) -> str:
+        """One token as the vocabulary spells it."""
+
+    async def render_chat(self, messages: Sequence[dict[str, Any]], rendering: Rendering) -> list[int]:
+        """The token ids of a conversation, computed off the event loop.
 
         Each message has `role` and `content` (text), and may have `name`, `tool_calls` and `tool_call_id`. Raises as
         `encode` does, and BadRequest with what the model's template says against the conversation.

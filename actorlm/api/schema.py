@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from actorlm.messages.engine import MAX_PRIORITY
 from actorlm.sampling import (
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
@@ -44,6 +45,9 @@ TopK = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
+Truncation = Annotated[int, Meta(ge=-1)]
 Seed = Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)]
 
 
@@ -51,6 +55,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`include_obfuscation` is accepted without effect: nothing is ever padded."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
@@ -85,6 +90,11 @@ class GenerationRequest(Choosing, frozen=True, forbid_unknown_fields=True, kw_on
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    truncate_prompt_tokens: Truncation | None = None
+    add_special_tokens: bool | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
     user: str | None = None
 
 

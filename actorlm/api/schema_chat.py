@@ -11,6 +11,7 @@ from actorlm.api.schema import AtLeastOne, GenerationRequest, Refused, TopLogpro
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
 MAX_TOOLS = 128
+MAX_DOCUMENTS = 1024
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
@@ -93,6 +94,8 @@ class ToolMessage(_Message, frozen=True, tag="tool"):
 
 
 Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+Documents = Annotated[list[dict[str, str]], Meta(max_length=MAX_DOCUMENTS)]
+Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,7 +132,11 @@ class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 class ChatCompletionRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of a request; `fields.py` tells what each field does."""
 
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Messages
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: Documents | None = None
     max_tokens: AtLeastOne | None = None
     max_completion_tokens: AtLeastOne | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
@@ -189,16 +196,17 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One choice of an answer."""
+    """One choice of an answer. `token_ids`, if asked for, are those of all generated tokens."""
 
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole answer."""
+    """The whole answer. `prompt_token_ids` come with the choices' `token_ids`."""
 
     id: str
     object: Literal["chat.completion"]
@@ -206,6 +214,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -216,16 +225,20 @@ class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One choice of a chunk; `finish_reason` is null in all but the choice's last."""
+    """One choice of a chunk; `finish_reason` is null in all but the choice's last. `token_ids` are the new ones."""
 
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatCompletionChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One event of a streamed answer. The one with `usage`, if asked for, has no choices and comes last."""
+    """One event of a streamed answer. The one with the final `usage`, if asked for, has no choices and comes last.
+
+    `prompt_token_ids`, if asked for, are in each choice's first.
+    """
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -233,3 +246,4 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET

@@ -39,16 +39,25 @@ class CompletionLogprobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One choice; of a chunk, `finish_reason` is null in all but the choice's last."""
+    """One choice; of a chunk, `finish_reason` is null in all but the choice's last.
+
+    `token_ids`, if asked for, are those of generated tokens, new in this chunk; `prompt_token_ids` come in the choice's
+    first.
+    """
 
     text: str
     index: int
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An answer, or one event of a streamed answer; the event with `usage` has no choices and comes last."""
+    """An answer, or one event of a streamed answer; the event with `usage` has no choices and comes last.
+
+    A chunk before it has the usage so far, if that is asked for.
+    """
 
     id: str
     object: Literal["text_completion"]

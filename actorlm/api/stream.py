@@ -17,6 +17,7 @@ from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
 from actorlm.api.errors import as_actorlm_error, describe, send_error
+from actorlm.api.lower import UsageReports
 from actorlm.api.ports import Delta, FinishReason, Generation
 from actorlm.api.schema import PromptTokensDetails, Usage
 from actorlm.api.wire import DONE, Wire
@@ -64,16 +65,35 @@ class Tally:
         return ended
 
 
+class _Whole:
+    """What one choice has gained so far."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._scores: Scores | None = None
+        self._ids: list[bytes] = []
+
+    def add(self, delta: Delta) -> None:
+        self._texts.append(delta.text)
+        self._scores = joined(self._scores, delta.scores)
+        self._ids.append(delta.ids)
+
+    def delta(self, choice: int, reason: FinishReason) -> Delta:
+        """All of it as one delta."""
+        text, ids = "".join(self._texts), b"".join(self._ids)
+        return Delta(choice, text, 0, reason, scores=self._scores, ids=ids)
+
+
 class Answer(ASGIResponse):
     """Answers one request from its generation."""
 
-    def __init__(self, generation: Generation, wire: Wire, tally: Tally, *, stream: bool, with_usage: bool) -> None:
+    def __init__(self, generation: Generation, wire: Wire, tally: Tally, *, stream: bool, usage: UsageReports) -> None:
         super().__init__()
         self._generation = generation
         self._wire = wire
         self._tally = tally
         self._stream = stream
-        self._with_usage = with_usage
+        self._usage = usage
         self._gone = False
         self._started = False
 
@@ -109,17 +129,15 @@ class Answer(ASGIResponse):
         self._generation.abort()
 
     async def _send_whole(self, send: Send) -> None:
-        texts: list[list[str]] = [[] for _ in self._tally.reasons]
-        scores: list[Scores | None] = [None for _ in self._tally.reasons]
+        choices = [_Whole() for _ in self._tally.reasons]
         async for deltas in self._generation:
             for delta in deltas:
                 self._tally.add(delta)
-                texts[delta.choice].append(delta.text)
-                scores[delta.choice] = joined(scores[delta.choice], delta.scores)
+                choices[delta.choice].add(delta)
         if self._gone:
             return
-        whole = ["".join(pieces) for pieces in texts]
-        body = self._wire.whole(whole, scores, self._tally.ends(), self._tally.usage())
+        ends = enumerate(zip(choices, self._tally.ends(), strict=True))
+        body = self._wire.whole([whole.delta(index, reason) for index, (whole, reason) in ends], self._tally.usage())
         await self._start([(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], send)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -152,14 +170,15 @@ class Answer(ASGIResponse):
     def _events(self, delta: Delta) -> bytes:
         wire, tally, choice = self._wire, self._tally, delta.choice
         tally.add(delta)
+        usage = tally.usage() if self._usage.every else None
         opening = b""
         if not tally.opened[choice]:
             tally.opened[choice] = True
-            opening = wire.opening(choice)
+            opening = wire.opening(choice, usage)
         if delta.finish is not None:
-            return opening + wire.finish(choice, delta.text, delta.scores, delta.finish)
-        return opening + wire.text(choice, delta.text, delta.scores) if delta.text or delta.scores else opening
+            return opening + wire.finish(delta, usage)
+        return opening + wire.text(delta, usage) if wire.shows(delta) else opening
 
     def _closing_events(self) -> bytes:
         self._tally.ends()
-        return self._wire.usage(self._tally.usage()) if self._with_usage else b""
+        return self._wire.usage(self._tally.usage()) if self._usage.last else b""

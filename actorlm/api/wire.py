@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from actorlm.api.logprobs import ChatFormat, CompletionFormat
-from actorlm.api.ports import FinishReason
+from actorlm.api.ports import Delta
 from actorlm.api.schema import Usage
 from actorlm.api.schema_chat import ChatChoice, ChatCompletion, ChatLogprobs, ChatMessage
 from actorlm.api.schema_completions import Completion, CompletionChoice, CompletionLogprobs
 from actorlm.logprobs import Scores
 
 DONE = b"data: [DONE]\n\n"
+_GOING_ON = b'},"logprobs":null,"finish_reason":null'
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,24 +32,25 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Wire(Protocol):
-    """One API's way to write an answer. Choices are named by their index."""
+    """One API's way to write an answer. Where `usage` is given, events carry it as the usage so far."""
 
-    def opening(self, choice: int) -> bytes:
+    def opening(self, choice: int, usage: Usage | None = None) -> bytes:
         """The events before a choice's first text; may be none."""
 
-    def text(self, choice: int, text: str, scores: Scores | None) -> bytes:
+    def shows(self, delta: Delta) -> bool:
+        """Whether there is something new to tell of a choice that goes on."""
+
+    def text(self, delta: Delta, usage: Usage | None = None) -> bytes:
         """The event of new text, and of what is known of its tokens."""
 
-    def finish(self, choice: int, text: str, scores: Scores | None, reason: FinishReason) -> bytes:
+    def finish(self, delta: Delta, usage: Usage | None = None) -> bytes:
         """The events of a choice's last text, which may be empty, and of its end."""
 
     def usage(self, usage: Usage) -> bytes:
-        """The event of the usage."""
+        """The event of the final usage."""
 
-    def whole(
-        self, texts: Sequence[str], scores: Sequence[Scores | None], reasons: Sequence[FinishReason], usage: Usage
-    ) -> bytes:
-        """The body of an answer that is not streamed."""
+    def whole(self, choices: Sequence[Delta], usage: Usage) -> bytes:
+        """The body of an answer that is not streamed, from all that each choice has gained."""
 
 
 def json_text(value: object) -> bytes:
@@ -66,53 +69,84 @@ class _Template:
         name, model = json_text(identity.id), json_text(identity.model)
         start = b'{"id":%b,"object":"%b","created":%d,"model":%b' % (name, kind, identity.created, model)
         self.head = b"data: " + start + b',"choices":['
-        self.tail = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
+        self._end = b',"usage":null}\n\n' if with_usage else b"}\n\n"
+
+    def tail(self, usage: Usage | None, fields: bytes = b"") -> bytes:
+        """What follows the choices; `fields` are further ones, each after a comma."""
+        end = self._end if usage is None else b',"usage":' + _encode(usage) + b"}\n\n"
+        return b"]" + fields + end
 
     def usage(self, usage: Usage) -> bytes:
-        return self.head + b'],"usage":' + _encode(usage) + b"}\n\n"
+        return self.head + self.tail(usage)
 
 
 class ChatWire:
-    """Answers of `/v1/chat/completions`. Without a format nobody has asked for log-probabilities."""
+    """Answers of `/v1/chat/completions`.
 
-    def __init__(self, identity: Identity, choices: int, with_usage: bool, form: ChatFormat | None = None) -> None:
+    Without a format nobody has asked for log-probabilities, without `prompt_ids` nobody for token ids.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        choices: int,
+        with_usage: bool,
+        form: ChatFormat | None = None,
+        prompt_ids: list[int] | None = None,
+    ) -> None:
         self._identity = identity
         self._form = form
+        self._prompt_ids = prompt_ids
         self._template = template = _Template(identity, b"chat.completion.chunk", with_usage)
         self._heads = [template.head + b'{"index":%d,"delta":{' % choice for choice in range(choices)]
-        self._going_on = b'},"logprobs":null,"finish_reason":null}' + template.tail
-        self._scored = b'},"logprobs":%b,"finish_reason":null}' + template.tail
-        self._ended = b'},"logprobs":null,"finish_reason":"%b"}' + template.tail
+        self._plain_end = _GOING_ON + b"}" + template.tail(None)
 
-    def opening(self, choice: int) -> bytes:
-        """The role."""
-        return self._heads[choice] + b'"role":"assistant","content":""' + self._going_on
+    def opening(self, choice: int, usage: Usage | None = None) -> bytes:
+        """The role, and the prompt's token ids."""
+        event = self._heads[choice] + b'"role":"assistant","content":""' + _GOING_ON + self._ids() + b"}"
+        prompt = b"" if self._prompt_ids is None else b',"prompt_token_ids":' + _encode(self._prompt_ids)
+        return event + self._template.tail(usage, prompt)
 
-    def text(self, choice: int, text: str, scores: Scores | None = None) -> bytes:
+    def shows(self, delta: Delta) -> bool:
+        """Content, log-probabilities or token ids."""
+        return bool(delta.text or delta.scores or (delta.ids and self._prompt_ids is not None))
+
+    def text(self, delta: Delta, usage: Usage | None = None) -> bytes:
         """Content."""
-        logprobs = self._logprobs(scores)
-        tail = self._going_on if logprobs is None else self._scored % json_text(logprobs)
-        return self._heads[choice] + b'"content":' + json_text(text) + tail
+        event = self._heads[delta.choice] + b'"content":' + json_text(delta.text)
+        if usage is None and self._form is None and self._prompt_ids is None:
+            return event + self._plain_end
+        logprobs = self._logprobs(delta.scores)
+        middle = _GOING_ON if logprobs is None else b'},"logprobs":%b,"finish_reason":null' % json_text(logprobs)
+        return event + middle + self._ids(delta) + b"}" + self._template.tail(usage)
 
-    def finish(self, choice: int, text: str, scores: Scores | None, reason: FinishReason) -> bytes:
+    def finish(self, delta: Delta, usage: Usage | None = None) -> bytes:
         """Content if there is any, then an empty delta with the reason."""
-        last = self.text(choice, text, scores) if text or scores else b""
-        return last + self._heads[choice] + self._ended % reason.encode()
+        assert delta.finish is not None, "a last delta has a reason"
+        last = self.text(delta, usage) if self.shows(delta) else b""
+        end = b'},"logprobs":null,"finish_reason":"%b"' % delta.finish.encode() + self._ids() + b"}"
+        return last + self._heads[delta.choice] + end + self._template.tail(usage)
 
     def usage(self, usage: Usage) -> bytes:
         """A chunk without choices."""
         return self._template.usage(usage)
 
-    def whole(
-        self, texts: Sequence[str], scores: Sequence[Scores | None], reasons: Sequence[FinishReason], usage: Usage
-    ) -> bytes:
+    def whole(self, choices: Sequence[Delta], usage: Usage) -> bytes:
         """A ChatCompletion."""
-        one, rows = self._identity, enumerate(zip(texts, scores, reasons, strict=True))
-        choices = [
-            ChatChoice(index, ChatMessage("assistant", text, None), self._logprobs(known), reason)
-            for index, (text, known, reason) in rows
-        ]
-        return _encode(ChatCompletion(one.id, "chat.completion", one.created, one.model, choices, usage))
+        one, prompt = self._identity, UNSET if self._prompt_ids is None else self._prompt_ids
+        made = [self._whole_choice(delta) for delta in choices]
+        return _encode(ChatCompletion(one.id, "chat.completion", one.created, one.model, made, usage, prompt))
+
+    def _whole_choice(self, delta: Delta) -> ChatChoice:
+        assert delta.finish is not None, "a whole choice has ended"
+        message = ChatMessage("assistant", delta.text, None)
+        ids = UNSET if self._prompt_ids is None else list(delta.token_ids)
+        return ChatChoice(delta.choice, message, self._logprobs(delta.scores), delta.finish, ids)
+
+    def _ids(self, delta: Delta | None = None) -> bytes:
+        if self._prompt_ids is None:
+            return b""
+        return b',"token_ids":' + (b"[]" if delta is None else _encode(delta.token_ids))
 
     def _logprobs(self, scores: Scores | None) -> ChatLogprobs | None:
         return self._form.of(scores) if self._form is not None and scores else None
@@ -121,7 +155,8 @@ class ChatWire:
 class CompletionWire:
     """Answers of `/v1/completions`. `echoes[i]`, if any, comes before the text of choice i.
 
-    Without a format nobody has asked for log-probabilities.
+    Without a format nobody has asked for log-probabilities, without `prompt_ids`, which are those of each choice,
+    nobody for token ids.
     """
 
     def __init__(
@@ -131,58 +166,72 @@ class CompletionWire:
         with_usage: bool,
         echoes: Sequence[str],
         form: CompletionFormat | None = None,
+        prompt_ids: Sequence[list[int]] | None = None,
     ) -> None:
         self._identity = identity
         self._echoes = echoes
         self._form = form
+        self._prompt_ids = prompt_ids
         self._template = template = _Template(identity, b"text_completion", with_usage)
         self._middles = [b',"index":%d,"logprobs":null,"finish_reason":' % choice for choice in range(choices)]
-        self._head, self._tail = template.head + b'{"text":', b"}" + template.tail
+        self._head = template.head + b'{"text":'
+        self._plain_ends = [middle + b"null}" + template.tail(None) for middle in self._middles]
 
-    def opening(self, choice: int) -> bytes:
-        """The echo, and of its log-probabilities the first."""
-        if not self._echoes:
+    def opening(self, choice: int, usage: Usage | None = None) -> bytes:
+        """The echo with the first of its log-probabilities, and the prompt's token ids."""
+        if not self._echoes and self._prompt_ids is None:
             return b""
+        echo = self._echoes[choice] if self._echoes else ""
         logprobs = None if self._form is None else self._form.opening(choice)
-        return self._event(choice, self._echoes[choice], logprobs, b"null")
+        ids = b"" if self._prompt_ids is None else b',"prompt_token_ids":' + _encode(self._prompt_ids[choice])
+        return self._event(Delta(choice, echo, 0), logprobs, b"null" + ids, usage)
 
-    def text(self, choice: int, text: str, scores: Scores | None = None) -> bytes:
+    def shows(self, delta: Delta) -> bool:
+        """Text, log-probabilities or token ids."""
+        return bool(delta.text or delta.scores or (delta.ids and self._prompt_ids is not None))
+
+    def text(self, delta: Delta, usage: Usage | None = None) -> bytes:
         """New text."""
-        return self._event(choice, text, self._logprobs(choice, scores), b"null")
+        if usage is None and self._form is None and self._prompt_ids is None:
+            return self._head + json_text(delta.text) + self._plain_ends[delta.choice]
+        return self._event(delta, self._logprobs(delta), b"null", usage)
 
-    def finish(self, choice: int, text: str, scores: Scores | None, reason: FinishReason) -> bytes:
+    def finish(self, delta: Delta, usage: Usage | None = None) -> bytes:
         """The last text with the reason."""
-        return self._event(choice, text, self._logprobs(choice, scores), b'"%b"' % reason.encode())
+        assert delta.finish is not None, "a last delta has a reason"
+        return self._event(delta, self._logprobs(delta), b'"%b"' % delta.finish.encode(), usage)
 
     def usage(self, usage: Usage) -> bytes:
         """A chunk without choices."""
         return self._template.usage(usage)
 
-    def whole(
-        self, texts: Sequence[str], scores: Sequence[Scores | None], reasons: Sequence[FinishReason], usage: Usage
-    ) -> bytes:
+    def whole(self, choices: Sequence[Delta], usage: Usage) -> bytes:
         """A Completion."""
-        one, echoes = self._identity, self._echoes or [""] * len(texts)
-        rows = enumerate(zip(echoes, texts, scores, reasons, strict=True))
-        choices = [
-            CompletionChoice(echo + text, index, self._all_logprobs(index, known), reason)
-            for index, (echo, text, known, reason) in rows
-        ]
-        return _encode(Completion(one.id, "text_completion", one.created, one.model, choices, usage))
+        one, made = self._identity, [self._whole_choice(delta) for delta in choices]
+        return _encode(Completion(one.id, "text_completion", one.created, one.model, made, usage))
 
-    def _event(self, choice: int, text: str, logprobs: CompletionLogprobs | None, reason: bytes) -> bytes:
-        middle = self._middles[choice]
+    def _whole_choice(self, delta: Delta) -> CompletionChoice:
+        index = delta.choice
+        text, logprobs = (self._echoes[index] if self._echoes else "") + delta.text, self._all_logprobs(delta)
+        if self._prompt_ids is None:
+            return CompletionChoice(text, index, logprobs, delta.finish)
+        ids, prompt = list(delta.token_ids), self._prompt_ids[index]
+        return CompletionChoice(text, index, logprobs, delta.finish, ids, prompt)
+
+    def _event(self, delta: Delta, logprobs: CompletionLogprobs | None, reason: bytes, usage: Usage | None) -> bytes:
+        middle = self._middles[delta.choice]
         if logprobs is not None:
-            middle = b',"index":%d,"logprobs":%b,"finish_reason":' % (choice, json_text(logprobs))
-        return self._head + json_text(text) + middle + reason + self._tail
+            middle = b',"index":%d,"logprobs":%b,"finish_reason":' % (delta.choice, json_text(logprobs))
+        ids = b"" if self._prompt_ids is None else b',"token_ids":' + _encode(delta.token_ids)
+        return self._head + json_text(delta.text) + middle + reason + ids + b"}" + self._template.tail(usage)
 
-    def _logprobs(self, choice: int, scores: Scores | None) -> CompletionLogprobs | None:
-        return self._form.of(choice, scores) if self._form is not None and scores else None
+    def _logprobs(self, delta: Delta) -> CompletionLogprobs | None:
+        return self._form.of(delta.choice, delta.scores) if self._form is not None and delta.scores else None
 
-    def _all_logprobs(self, choice: int, scores: Scores | None) -> CompletionLogprobs | None:
+    def _all_logprobs(self, delta: Delta) -> CompletionLogprobs | None:
         if self._form is None:
             return None
-        opening = self._form.opening(choice) or CompletionLogprobs([], [], [], [])
-        rest = self._form.of(choice, scores or Scores())
+        opening = self._form.opening(delta.choice) or CompletionLogprobs([], [], [], [])
+        rest = self._form.of(delta.choice, delta.scores or Scores())
         pairs = zip(msgspec.structs.astuple(opening), msgspec.structs.astuple(rest), strict=True)
         return CompletionLogprobs(*(first + second for first, second in pairs))

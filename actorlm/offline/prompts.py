@@ -51,14 +51,14 @@ class Preparation:
             return Prompted(prompt, self._tokenizer.encode(prompt))
         return Prompted(None, _token_ids(prompt, where))
 
-    def rendered(self, messages: Sequence[Message], where: str, /, **variables: Any) -> Prompted:
-        """A conversation by the model's chat template, of which `variables` are more. Raises BadRequest."""
+    def rendered(self, messages: Sequence[Message], where: str, /, **options: Any) -> Prompted:
+        """A conversation by the model's chat template; `options` are those of its `render`. Raises BadRequest."""
         if self._template is None:
             raise BadRequest(
                 f"{where}: {self._model.name} has no chat template; render it yourself, and give a prompt", param=where
             )
         with lower.about(where):
-            text = self._template.render(conversation(messages), **variables)
+            text = self._template.render(conversation(messages), **options)
         return Prompted(text, self._tokenizer.encode(text, add_special_tokens=False))
 
     def job(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import jinja2.meta
 import msgspec
 
 from actorlm.checkpoint.description import ModelDescription
@@ -37,6 +38,22 @@ RENDER_ERRORS = (
 )
 """What a template raises on messages that it cannot render."""
 
+RESERVED = frozenset(
+    {
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "tokenize",
+    }
+)
+"""What a request says in fields of its own, or cannot say: no variable of a template has these names."""
+
+HERE = "<<the final message ends here>> "
+"""Ends a final message that is to be continued. The space shows whether the template strips its content."""
+
 
 class ChatTemplate:
     """The compiled templates of one model. `variables` are its special tokens by name, such as `bos_token`."""
@@ -47,9 +64,12 @@ class ChatTemplate:
         environment = template_environment(now)
         try:
             self._templates = {name: environment.from_string(source) for name, source in sources.items()}
+            free = [jinja2.meta.find_undeclared_variables(environment.parse(text)) for text in sources.values()]
         except jinja2.TemplateError as error:
             raise ModelError(f"the chat template in {where} does not compile: {error}") from error
         self._variables = dict(variables)
+        self._reserved = RESERVED.union(variables, environment.globals)
+        self._mentioned = frozenset[str]().union(*free)
 
     def render(
         self,
@@ -57,24 +77,64 @@ class ChatTemplate:
         /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        **kwargs: Any,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt of a chat. `kwargs` are further variables of the template.
+        """The prompt of a chat. Of `variables` the template sees those that it mentions.
 
-        A field that is None counts as absent, and absent content as empty, so that no template prints "None". Raises
-        BadRequest with the template's own message if it cannot render these messages.
+        With `continue_final_message` the prompt ends where the content of the last message does. A field that is None
+        counts as absent, and absent content as empty, so that no template prints "None". Raises BadRequest with the
+        template's own message if it cannot render these messages, for a variable whose name is reserved, and for
+        documents where the template shows none.
         """
-        if "messages" in kwargs:
-            raise BadRequest("messages cannot be a variable of the chat template", param="chat_template_kwargs")
-        template = self._templates.get(WITH_TOOLS if tools else DEFAULT) or self._templates[DEFAULT]
+        taken = self._taken(variables or {})
+        if documents and "documents" not in self._mentioned:
+            raise BadRequest(
+                "this model's chat template takes no documents; write them in a message", param="documents"
+            )
         plain = [{"content": "", **{k: v for k, v in message.items() if v is not None}} for message in messages]
-        variables = {**self._variables, "documents": None, **kwargs}
-        variables |= {"messages": plain, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        if continue_final_message:
+            plain[-1]["content"] += HERE
+        text = self._render(
+            {
+                **taken,
+                "messages": plain,
+                "tools": tools,
+                "documents": documents,
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
+        return _until_here(text) if continue_final_message else text
+
+    def without_effect(self, variables: Mapping[str, Any]) -> list[str]:
+        """The names among `variables` that the template does not mention."""
+        return [name for name in variables if name not in self._mentioned]
+
+    def _taken(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        for name in variables:
+            if name in self._reserved:
+                raise BadRequest(
+                    f"{name} cannot be a variable of the chat template: the name is reserved; take it out",
+                    param="chat_template_kwargs",
+                )
+        return {name: value for name, value in variables.items() if name in self._mentioned}
+
+    def _render(self, variables: Mapping[str, Any]) -> str:
+        template = self._templates.get(WITH_TOOLS if variables["tools"] else DEFAULT) or self._templates[DEFAULT]
         try:
-            return template.render(variables)
+            return template.render({**self._variables, **variables})
         except RENDER_ERRORS as error:
             raise BadRequest(f"the model's chat template refuses these messages: {error}", param="messages") from error
+
+
+def _until_here(text: str) -> str:
+    """The text up to the end of the final message's content, without the white space that the template would strip."""
+    end = text.rfind(HERE.rstrip())
+    if end < 0:
+        raise BadRequest("this model's chat template does not show the final message", param="continue_final_message")
+    return text[:end] if text.startswith(HERE, end) else text[:end].rstrip()
 
 
 def load_chat_template(

@@ -55,6 +55,25 @@ class Tokenizer:
             raise BadRequest("the text holds a lone surrogate, which has no UTF-8 form") from None
         return list(encoding.ids)
 
+    def encode_end(self, text: str, length: int, add_special_tokens: bool = True) -> list[int]:
+        """At most `length` ids: the last of the text's own, between the special tokens that are added.
+
+        Only as much of a long text is looked at as so many tokens can stand for.
+        """
+        if self.longest_token <= sys.maxsize // (2 * length + 2):
+            text = text[-2 * length * self.longest_token :]
+        whole = self.encode(text, add_special_tokens)
+        if len(whole) <= length:
+            return whole
+        own = self.encode(text, add_special_tokens=False)
+        added, kept = len(whole) - len(own), len(own) - max(length - (len(whole) - len(own)), 0)
+        before = next((at for at in range(added) if whole[at : at + len(own)] == own), added)
+        return (whole[:before] + own[kept:] + whole[before + len(own) :])[-length:]
+
+    def token(self, token_id: int) -> str:
+        """The token as the vocabulary spells it; empty for an id that it does not have."""
+        return self.backend.id_to_token(token_id) or ""
+
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of ids. Bytes that are no UTF-8 become U+FFFD, ids outside of the vocabulary nothing."""
         return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))

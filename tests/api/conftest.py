@@ -10,13 +10,14 @@ import httpx
 import pytest
 
 from actorlm.api.app import create_app
-from actorlm.api.ports import Delta, Limits, Submission
+from actorlm.api.ports import Delta, Limits, Rendering, Submission
 from actorlm.api.server import HttpServer
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import HttpConfig
 from actorlm.errors import ActorlmError, ContextLengthExceeded
 from actorlm.logprobs import Scores
 from actorlm.messages.actor import TreeState
+from actorlm.wire import int32
 
 VOCAB_SIZE = 257
 BOS = 256
@@ -61,7 +62,8 @@ class FakeGeneration:
         if finish:
             self.finished.add(choice)
         scores = self.backend.scores(submission, step)
-        return Delta(choice, words[step % len(words)], 1, finish, self.backend.cached_tokens, scores=scores)
+        cached, ids = self.backend.cached_tokens, int32([step + 1])
+        return Delta(choice, words[step % len(words)], 1, finish, cached, ids, scores)
 
     def abort(self) -> None:
         self.aborted.set()
@@ -88,6 +90,7 @@ class FakeBackend:
         self.refusal: ActorlmError | None = None
         self.generations: list[FakeGeneration] = []
         self.conversations: list[Sequence[dict[str, Any]]] = []
+        self.renderings: list[Rendering] = []
         self.trace_ids: list[str] = []
 
     @property
@@ -101,11 +104,13 @@ class FakeBackend:
         self.generations.append(FakeGeneration(self, submissions))
         return self.generations[-1]
 
-    async def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+    async def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool, last: int | None = None
+    ) -> list[list[int]]:
         await asyncio.sleep(0)
-        if any(len(text) > 100 * CONTEXT for text in texts):
+        if last is None and any(len(text) > 100 * CONTEXT for text in texts):
             raise ContextLengthExceeded("the text is too long in any case")
-        return [(self.bos if add_special_tokens else []) + list(text.encode()) for text in texts]
+        return [((self.bos if add_special_tokens else []) + list(text.encode()))[-(last or 0) :] for text in texts]
 
     async def decode(
         self, ids: Sequence[int], *, skip_special_tokens: bool, spaces_between_special_tokens: bool
@@ -117,9 +122,14 @@ class FakeBackend:
             return b"" if skip_special_tokens else b"<s>"
         return bytes([token_id])
 
-    async def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def token(self, token_id: int) -> str:
+        return f"<{token_id}>"
+
+    async def render_chat(self, messages: Sequence[dict[str, Any]], rendering: Rendering) -> list[int]:
         self.conversations.append(messages)
-        return (await self.encode(["".join(one["content"] for one in messages)], add_special_tokens=True))[0]
+        self.renderings.append(rendering)
+        text = "".join(one["content"] for one in messages)
+        return (await self.encode([text], add_special_tokens=True, last=rendering.last))[0]
 
     async def metrics(self) -> bytes:
         return b"actorlm:num_requests_running 0\n"

@@ -150,7 +150,7 @@ async def test_unknown_models_are_404(client, backend):
 
 
 async def test_what_a_template_refuses_is_about_the_messages(client, backend):
-    async def refuse(_):
+    async def refuse(*_):
         raise BadRequest("roles must alternate")
 
     backend.render_chat = refuse

@@ -16,6 +16,7 @@ NUMBERS = [
 NUMERIC = [
     "n", "best_of", "max_tokens", "max_completion_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "top_logprobs", "seed", "priority",
+    "truncate_prompt_tokens",
 ]  # fmt: skip
 
 

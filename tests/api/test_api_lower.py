@@ -11,6 +11,7 @@ from actorlm.api.ports import Limits
 from actorlm.api.schema_chat import ChatCompletionRequest
 from actorlm.api.schema_completions import CompletionRequest
 from actorlm.checkpoint.describe import BYTES
+from actorlm.checkpoint.description import SamplingDefaults
 from actorlm.errors import BadRequest, ContextLengthExceeded
 from actorlm.sampling import MAX_SEED, MIN_SEED, SamplingParams
 
@@ -29,9 +30,9 @@ def as_text(**fields):
 WANTED = lower.Wanted(20)
 
 
-def submit(request, n=1, wanted=WANTED, seed=7, banned=()):
+def submit(request, n=1, wanted=WANTED, seed=7, banned=(), model=MODEL):
     return lower.submissions(
-        request, [1, 2], wanted=wanted, n=n, model=MODEL, banned=banned, draw_seed=lambda: seed
+        request, [1, 2], wanted=wanted, n=n, model=model, banned=banned, draw_seed=lambda: seed
     )  # fmt: skip
 
 
@@ -62,6 +63,18 @@ def test_defaults_are_openais():
     assert one.sampling == SamplingParams(max_tokens=20, seed=7)
     assert one.sampling.temperature == 1.0
     assert (one.stop, one.include_stop, one.skip_special_tokens) == ((), False, True)
+
+
+def test_the_models_defaults_hold_for_what_a_request_leaves_open():
+    recommended = SamplingDefaults(temperature=0.5, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.1)
+    model = msgspec.structs.replace(MODEL, sampling_defaults=recommended)
+    (one,) = submit(as_text(), model=model)
+    expected = SamplingParams(
+        max_tokens=20, seed=7, temperature=0.5, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.1
+    )  # fmt: skip
+    assert one.sampling == expected
+    (one,) = submit(as_text(temperature=0, top_p=1, top_k=-1, min_p=0, repetition_penalty=1), model=model)
+    assert one.sampling == SamplingParams(max_tokens=20, seed=7, temperature=0)
 
 
 @pytest.mark.parametrize(("asked", "meant"), [(None, 0), (-1, 0), (0, 0), (5, 5)])

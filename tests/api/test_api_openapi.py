@@ -10,7 +10,7 @@ from actorlm.config import HttpConfig
 
 PATHS = {
     "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model}",
-    "/health", "/ready", "/version", "/metrics",
+    "/tokenize", "/detokenize", "/health", "/ready", "/version", "/metrics",
 }  # fmt: skip
 
 

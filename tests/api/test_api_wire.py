@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from actorlm.api.ports import Delta
 from actorlm.api.schema import PromptTokensDetails, Usage
 from actorlm.api.schema_chat import ChatCompletionChunk
 from actorlm.api.schema_completions import Completion
@@ -25,7 +26,8 @@ def events(raw, kind):
 @pytest.mark.parametrize("text", TEXTS)
 def test_b26_chat_events(text, usage):
     wire = ChatWire(IDENTITY, 3, usage)
-    raw = wire.opening(2) + wire.text(2, text) + wire.finish(2, "", None, "length") + wire.finish(2, "x", None, "stop")
+    raw = wire.opening(2) + wire.text(Delta(2, text, 1))
+    raw += wire.finish(Delta(2, "", 0, "length")) + wire.finish(Delta(2, "x", 1, "stop"))
     role, content, end, last, stop = events(raw, ChatCompletionChunk)
     for event in (role, content, end, last, stop):
         assert (event.id, event.created, event.model) == (IDENTITY.id, IDENTITY.created, IDENTITY.model)
@@ -42,7 +44,8 @@ def test_b26_chat_events(text, usage):
 @pytest.mark.parametrize("text", TEXTS)
 def test_b26_completion_events(text, usage):
     wire = CompletionWire(IDENTITY, 2, usage, ["", text])
-    echo, content, end = events(wire.opening(1) + wire.text(1, text) + wire.finish(1, text, None, "stop"), Completion)
+    raw = wire.opening(1) + wire.text(Delta(1, text, 1)) + wire.finish(Delta(1, text, 1, "stop"))
+    echo, content, end = events(raw, Completion)
     for event in (echo, content, end):
         assert (event.id, event.created, event.model) == (IDENTITY.id, IDENTITY.created, IDENTITY.model)
         assert (event.choices[0].text, event.choices[0].index) == (text, 1)

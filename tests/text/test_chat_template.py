@@ -121,7 +121,7 @@ def test_rendered_as_transformers_renders(directory, template, messages):
 @pytest.mark.parametrize("variables", [{}, {"date_string": "1 May"}, {"extra": "<x>"}])
 def test_tools_and_variables_as_transformers(directory, variables):
     messages = [SYSTEM, USER, {"role": "skip", "content": "x"}, CALL, RESULT, ASSISTANT, USER, USER]
-    ours = load_chat_template(directory(jinja=TOOL_CALLS)).render(messages, tools=TOOLS, **variables)
+    ours = load_chat_template(directory(jinja=TOOL_CALLS)).render(messages, tools=TOOLS, variables=variables)
     without_none = [{k: v for k, v in message.items() if v is not None} for message in messages]
     assert ours == transformers_render(TOOL_CALLS, without_none, tools=TOOLS, **variables)
     assert '"x": "é<"' in ours
@@ -162,16 +162,58 @@ def test_what_a_template_refuses_is_a_bad_request(directory, template, words):
             load_chat_template(directory(jinja=template))
         return
     with pytest.raises(BadRequest, match=words) as caught:
-        load_chat_template(directory(jinja=template)).render([ASSISTANT, USER], bos_token="", eos_token="")
+        load_chat_template(directory(jinja=template)).render([ASSISTANT, USER])
     assert caught.value.param == "messages"
 
 
-def test_e11_a_template_from_a_request_is_only_a_variable(directory):
-    template = load_chat_template(directory(jinja=CHATML))
-    assert template.render([USER], chat_template="{% for i in range(10) %}x{% endfor %}") == template.render([USER])
-    with pytest.raises(BadRequest, match="cannot be a variable") as caught:
-        template.render([USER], messages=[])
+@pytest.mark.parametrize(
+    "name",
+    ["chat_template", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "range", "tokenize"],
+)
+def test_e11_what_a_request_cannot_set_is_no_variable(directory, name):
+    template = load_chat_template(directory({"bos_token": "<s>"}, jinja=CHATML + "{{ bos_token }}"))
+    with pytest.raises(BadRequest, match=f"{name} cannot be a variable") as caught:
+        template.render([USER], variables={name: "x"})
     assert caught.value.param == "chat_template_kwargs"
+
+
+def test_a_template_sees_the_variables_that_it_mentions(directory):
+    template = load_chat_template(directory(jinja="{{ thinking | default('off') }}{{ messages[0].content }}"))
+    assert template.render([USER], variables={"thinking": "on", "other": 1}).startswith("on")
+    assert template.without_effect({"thinking": "on", "other": 1}) == ["other"]
+
+
+def test_documents_go_to_a_template_that_shows_them(directory):
+    documents = [{"title": "a", "text": "b"}]
+    shows = "{% if documents %}{{ documents | tojson }}{% endif %}"
+    assert load_chat_template(directory(jinja=shows)).render([USER], documents=documents) == json.dumps(documents)
+    with pytest.raises(BadRequest, match="takes no documents") as caught:
+        load_chat_template(directory(jinja=CHATML)).render([USER], documents=documents)
+    assert caught.value.param == "documents"
+
+
+STRIPPING = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}<end>{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [CHATML, STRIPPING, TOOL_CALLS], ids=["chatml", "stripping", "tools"])
+@pytest.mark.parametrize("content", ["Once upon", "Once upon ", "", " x\n"])
+def test_a_final_message_is_continued_as_transformers_does(directory, template, content):
+    messages = [USER, {"role": "assistant", "content": content}]
+    rendered = load_chat_template(directory(jinja=template)).render(
+        messages, add_generation_prompt=False, continue_final_message=True
+    )
+    if content:
+        options = {"add_generation_prompt": False, "continue_final_message": True}
+        assert rendered == transformers_render(template, messages, **options)
+    assert rendered.endswith(content if template == CHATML else content.strip())
+    assert "ends here" not in rendered
+
+
+def test_a_final_message_that_is_not_shown_cannot_be_continued(directory):
+    template = load_chat_template(directory(jinja="{{ messages[0].content }}"))
+    with pytest.raises(BadRequest, match="does not show") as caught:
+        template.render([USER, ASSISTANT], continue_final_message=True)
+    assert caught.value.param == "continue_final_message"
 
 
 def test_the_callers_messages_are_left_alone(directory):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from actorlm.checkpoint.describe import BYTES
 from actorlm.errors import BadRequest, ModelError
@@ -48,6 +48,40 @@ def test_the_real_model_renders_and_tokenizes_as_the_reference(smollm2, smollm2_
 def test_the_real_model_splits_digits_and_spaces_as_llama_cpp(smollm2_tokenizer, text, tokens):
     ids = smollm2_tokenizer.encode(text)
     assert [smollm2_tokenizer.backend.id_to_token(i) for i in ids] == tokens
+
+
+def test_the_end_of_a_text(byte_tokenizer):
+    assert byte_tokenizer.encode_end("abc<|im_end|>", 2) == [99, 258]
+    assert byte_tokenizer.encode_end("abc", 3) == byte_tokenizer.encode_end("abc", 9) == [97, 98, 99]
+    assert byte_tokenizer.encode_end("a" * 100_000 + "bc", 3) == [97, 98, 99]
+
+
+@pytest.mark.parametrize(
+    ("template", "length", "tokens"),
+    [
+        ("<s> $A", 3, ["<s>", "b", "c"]),
+        ("<s> $A", 1, ["<s>"]),
+        ("<s> $A </s>", 3, ["<s>", "c", "</s>"]),
+        ("$A </s>", 2, ["c", "</s>"]),
+        ("<s> $A </s>", 9, ["<s>", "a", "b", "c", "</s>"]),
+    ],
+)
+def test_the_end_of_a_text_keeps_the_tokens_that_are_added(template, length, tokens):
+    backend = byte_backend(("<s>", "</s>"))
+    special = [(token, backend.token_to_id(token)) for token in ("<s>", "</s>")]
+    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
+    ids = Tokenizer(backend).encode_end("abc", length)
+    assert [backend.id_to_token(i) for i in ids] == tokens
+
+
+@pytest.mark.parametrize("length", [1, 7, 50])
+def test_the_end_of_a_long_text_is_that_of_its_tokens(smollm2_tokenizer, length):
+    text = "The quick brown fox, 12345 times; über  die\n\nBrücke. " * 400
+    assert smollm2_tokenizer.encode_end(text, length) == smollm2_tokenizer.encode(text)[-length:]
+
+
+def test_tokens_as_the_vocabulary_spells_them(byte_tokenizer):
+    assert [byte_tokenizer.token(i) for i in (97, 32, 256, 99_999)] == ["a", "Ġ", "<|endoftext|>", ""]
 
 
 def test_the_byte_vocabulary(byte_tokenizer):
