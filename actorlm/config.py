@@ -93,11 +93,10 @@ class CacheConfig(_Section, frozen=True):
 class SchedulerConfig(_Section, frozen=True):
     """Scheduler."""
 
-    policy: Annotated[
+    scheduling_policy: Annotated[
         SchedulingPolicy,
         option(
             "fcfs: requests run as they arrive; priority: lower ones first, and who waits rises",
-            flag="scheduling-policy",
         ),
     ] = "fcfs"
     max_num_seqs: Annotated[int, option("requests computed together", unit="requests", ge=1, le=4096)] = 256
@@ -117,6 +116,12 @@ class HttpConfig(_Section, frozen=True):
     api_key: Annotated[str | None, option("key that every route but /health then needs; prefer ACTORLM_API_KEY")] = None
     frontends: Annotated[int, option("frontend processes that share the port", ge=1, le=64)] = 1
     detokenizers: Annotated[int, option("detokenizer processes", ge=1, le=64)] = 1
+    stream_keep_alive_s: Annotated[
+        float,
+        option(
+            "silence after which a stream sends a comment; its headers then leave at once; 0: never", unit="s", ge=0
+        ),
+    ] = 0.0
     max_body_mib: Annotated[int, option("largest request body", unit="MiB", ge=1, le=1024)] = 32
     max_choices: Annotated[int, option("most choices of one request: n times the number of prompts", ge=1)] = 1024
 

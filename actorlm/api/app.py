@@ -49,7 +49,7 @@ def create_app(
         exception_handlers={Exception: answer_exception},
         openapi_config=None,
         logging_config=None,
-        state=State({"body_timeout_s": body_timeout_s}),
+        state=State({"body_timeout_s": body_timeout_s, "stream_keep_alive_s": config.stream_keep_alive_s}),
     )
     if config.api_key is not None:
         app = ApiKey(app, config.api_key)

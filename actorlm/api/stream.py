@@ -3,6 +3,7 @@
 Owns the generation from its submission on, and ends it whatever happens. A client that goes away is seen by a watcher
 of `receive`, which aborts synchronously: an `await` in a cancelled task is cancelled again. Status and headers leave
 with the first delta of any choice, so that a refusal by the engine is an ordinary error; a later failure is an event.
+Where silent streams are kept alive they leave at once, and such a refusal is an event too.
 
 A client that reads slowly blocks `send`. Its deltas wait in the generation, merged, and cost what their text costs.
 """
@@ -20,6 +21,7 @@ from actorlm.api.errors import as_actorlm_error, describe, send_error
 from actorlm.api.lower import UsageReports
 from actorlm.api.ports import Delta, FinishReason, Generation
 from actorlm.api.schema import PromptTokensDetails, Usage
+from actorlm.api.silence import COMMENT, Pauses
 from actorlm.api.wire import DONE, Wire
 from actorlm.errors import Interrupted, Unavailable
 from actorlm.logprobs import Scores, joined
@@ -111,7 +113,8 @@ class Answer(ASGIResponse):
         """Answers. Returns early, having sent nothing or a part, if the client goes away."""
         watcher = asyncio.get_running_loop().create_task(self._watch(receive))
         try:
-            await (self._send_events(send) if self._stream else self._send_whole(send))
+            pause = scope["litestar_app"].state.stream_keep_alive_s
+            await (self._send_events(send, pause) if self._stream else self._send_whole(send))
         except asyncio.CancelledError:  # only a server that stops cancels an answer, and its clients are told
             self._generation.abort()
             with contextlib.suppress(asyncio.CancelledError):  # cancelled again: the client does not read
@@ -141,9 +144,11 @@ class Answer(ASGIResponse):
         await self._start([(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], send)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def _send_events(self, send: Send) -> None:
-        async for deltas in self._generation:
-            events = b"".join([self._events(delta) for delta in deltas])
+    async def _send_events(self, send: Send, pause: float) -> None:
+        if pause:
+            await self._start(STREAM_HEADERS, send)
+        async for deltas in Pauses(self._generation, pause) if pause else self._generation:
+            events = b"".join([self._events(delta) for delta in deltas]) if deltas else COMMENT
             if not self._started:
                 await self._start(STREAM_HEADERS, send)
             if events:

@@ -12,7 +12,7 @@ from actorlm.errors import ConfigError
 from actorlm.options import OPTIONS, merge
 
 _OF_A_REPLICA = {"model", "cache", "scheduler"}
-_OF_A_SERVICE = {"served_model_name", "max_waiting"}
+_OF_A_SERVICE = {"served_model_name", "max_waiting", "scheduling_policy"}
 
 OFFLINE_OPTIONS = tuple(
     option

@@ -117,7 +117,10 @@ class Scheduler:
             raise BadRequest(f"request {request.id} has not ended yet; abort it before its next attempt")
         capacity = self.kv_capacity_tokens
         check_admissible(
-            request, max_model_len=self._max_model_len, kv_capacity_tokens=capacity, policy=self._config.policy
+            request,
+            max_model_len=self._max_model_len,
+            kv_capacity_tokens=capacity,
+            policy=self._config.scheduling_policy,
         )
         if self.waiting >= self._config.max_waiting + self._max_running - self.running:
             raise Overloaded(
@@ -321,7 +324,7 @@ class Scheduler:
     def _check_order(self, running: list[tuple[int, int]], waiting: list[tuple[int, int]]) -> None:
         assert running == sorted(running), f"not in line: {running}"
         assert waiting == sorted(waiting), f"not in line: {waiting}"
-        bypassed = self._config.policy == "fcfs" and running and waiting and running[-1] > waiting[0]
+        bypassed = self._config.scheduling_policy == "fcfs" and running and waiting and running[-1] > waiting[0]
         assert not bypassed, f"not in order of arrival: {running} run, {waiting} wait"
 
     def _check_seated(self, request: Request, in_flight: int) -> None:

@@ -156,7 +156,7 @@ class Replica:
         policy="fcfs",
     ) -> None:
         config = SchedulerConfig(
-            max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_waiting=max_waiting, policy=policy
+            max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_waiting=max_waiting, scheduling_policy=policy
         )
         self.eos = eos
         self.budget = budget

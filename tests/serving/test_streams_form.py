@@ -268,3 +268,17 @@ def test_b26_a_stream_of_one_request_differs_from_that_of_another(null_tree):
     ids = {events(null_tree, path, max_tokens=2)[0]["id"] for path in PATHS for _ in range(20)}
     assert len(ids) == 40
     assert whole(null_tree, CHAT, max_tokens=2).reasons
+
+
+# While there is nothing to say.
+
+
+def test_b25_a_stream_that_waits_is_kept_alive(start):
+    """The first step takes two seconds: a proxy that waits for one would have ended it."""
+    tree = start("--model-impl", "null", "--null-step-ms", "2000", "--stream-keep-alive-s", "0.2")
+    body = {"model": tree.model, "prompt": "x", "max_tokens": 1, "stream": True}
+    with tree.client.stream("POST", COMPLETIONS, json=body, timeout=1) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    assert lines.count(": keep-alive") >= 3
+    assert lines[0] == ": keep-alive"
+    assert lines[-1] == "data: [DONE]"
