@@ -52,7 +52,7 @@ def test_who_has_waited_long_enough_goes_first(new_replica):
     assert [started(replica) for _ in range(3)] == [[3], [1], [2]]
 
 
-def test_a_stream_of_urgent_requests_does_not_starve_others(new_replica):
+def test_d11_a_stream_of_urgent_requests_does_not_starve_others(new_replica):
     replica = new_replica(max_num_seqs=1, policy="priority")
     replica.add(0, [1], priority=2, max_tokens=1)
     for number in range(1, 4 * AGEING_STEPS):

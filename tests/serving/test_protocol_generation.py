@@ -112,7 +112,7 @@ def test_priorities_are_refused_by_name_where_nobody_looks_at_them(null_tree):
         assert null_tree.post(path, {"model": null_tree.model, "priority": 0} | prompt).status_code == 200
 
 
-def test_the_urgent_go_first(urgent_tree):
+def test_d11_the_urgent_go_first(urgent_tree):
     tree, order = urgent_tree, []
 
     def ask(priority):
