@@ -7,8 +7,6 @@ import re
 import resource
 import signal
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -122,33 +120,6 @@ def cpu_seconds(tree):
     return total
 
 
-class Sleeper:
-    """A process that wakes ten times a second and does nothing: what this machine charges for waking.
-
-    Where a processor has been idle that may be 10 ms, as much as one tick of the kernel's clock.
-    """
-
-    def __enter__(self):
-        code = "import time\nwhile True: time.sleep(0.1)"
-        self._process = subprocess.Popen([sys.executable, "-c", code])
-        time.sleep(1)
-        self._before, self._wakeups = self._read()
-        return self
-
-    def __exit__(self, *_):
-        self._process.kill()
-        self._process.wait()
-
-    def _read(self):
-        process = Path(f"/proc/{self._process.pid}")
-        return int((process / "schedstat").read_text().split()[0]) / 1e9, voluntary_switches(process)
-
-    def seconds_a_wakeup(self):
-        """Since the beginning of the block."""
-        used, woken = self._read()
-        return (used - self._before) / (woken - self._wakeups)
-
-
 def wakeups(tree):
     """{title: how often the threads of a process have gone to sleep}, by which one counts how often they woke."""
     return {
@@ -179,9 +150,10 @@ def time_to_first_token(tree):
 
 @pytest.mark.parametrize("seconds", [pytest.param(6, id="short"), long(60)])
 def test_a40_an_idle_tree_costs_nothing(start, seconds):
-    """Less than 5 % of a core in total, because nobody wakes but for heartbeats; and it is awake at once.
+    """Nobody wakes but for heartbeats, and no thread spins; it is awake at once.
 
-    What the machine charges for so many wakeups that do nothing, twice over, does not count.
+    That keeps it below 5 % of a core where a wakeup costs what it computes. Some machines charge up to a tick of their
+    clock, 10 ms, for waking after seconds of sleep, whatever is done then: so wakeups are counted, and time only bounded.
     """
     tree = start(*NULL, "--dp", 2, "--executor", "broadcast", "--frontends", 2)
     for _ in range(2):
@@ -189,11 +161,9 @@ def test_a40_an_idle_tree_costs_nothing(start, seconds):
         tree.settled()
         time.sleep(2)  # what work leaves behind, such as a connection that closes, is no cost of idling
         used, woken = cpu_seconds(tree), wakeups(tree)
-        with Sleeper() as sleeper:
-            time.sleep(seconds - 1)
-            used = cpu_seconds(tree) - used
-            woken = {title: count - woken[title] for title, count in wakeups(tree).items()}
-            assert used < 0.05 * seconds + 2 * sum(woken.values()) * sleeper.seconds_a_wakeup()
+        time.sleep(seconds)
+        used, woken = cpu_seconds(tree) - used, {title: count - woken[title] for title, count in wakeups(tree).items()}
+        assert used < 0.3 * seconds
         children = len(woken) - 1
         too_often = {title: count for title, count in woken.items() if count > most_wakeups(title, children, seconds)}
         assert not too_often
