@@ -153,7 +153,7 @@ def test_a40_an_idle_tree_costs_nothing(start, seconds):
     """Nobody wakes but for heartbeats, and no thread spins; it is awake at once.
 
     That keeps it below 5 % of a core where a wakeup costs what it computes. Some machines charge up to a tick of their
-    clock, 10 ms, for waking after seconds of sleep, whatever is done then: so wakeups are counted, and time only bounded.
+    clock, 10 ms, for waking after seconds of sleep, whatever is done then: so wakeups are counted, time only bounded.
     """
     tree = start(*NULL, "--dp", 2, "--executor", "broadcast", "--frontends", 2)
     for _ in range(2):
