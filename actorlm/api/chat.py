@@ -13,7 +13,7 @@ from actorlm.api import lower
 from actorlm.api.documented import GeneratingOperation, answers
 from actorlm.api.fields import CHAT, without_effect
 from actorlm.api.logprobs import ChatFormat, vocabulary
-from actorlm.api.lower_chat import check_text_only, conversation, max_completion_tokens, rendering, top_logprobs
+from actorlm.api.lower_chat import chat_rendering, check_text_only, conversation, max_completion_tokens, top_logprobs
 from actorlm.api.ports import Backend
 from actorlm.api.schema_chat import ChatCompletion, ChatCompletionRequest
 from actorlm.api.status import accepting
@@ -51,7 +51,7 @@ async def answer(
     if ignored := without_effect(request, CHAT):
         log.debug("fields without effect", fields=ignored)
     with lower.about("messages"):
-        prompt_ids = await backend.render_chat(conversation(request.messages), rendering(request, backend.limits))
+        prompt_ids = await backend.render_chat(conversation(request.messages), chat_rendering(request, backend.limits))
     model, banned = backend.model, await lower.bad_words(request, backend)
     room = lower.check_prompt(prompt_ids, "messages", model.vocab_size, backend.limits)
     wanted = lower.Wanted(max_completion_tokens(request, room), top_logprobs(request))

@@ -21,6 +21,7 @@ from actorlm.api.schema_chat import (
     ToolMessage,
     UserMessage,
 )
+from actorlm.api.schema_tokenize import TokenizeRequest
 from actorlm.errors import BadRequest
 
 _ROLES = {SystemMessage: "system", DeveloperMessage: "system", UserMessage: "user"}
@@ -35,16 +36,21 @@ def max_completion_tokens(request: ChatCompletionRequest, room: int) -> int:
     return room if wanted is None else min(wanted, room)
 
 
-def rendering(request: ChatCompletionRequest, limits: Limits) -> Rendering:
-    """How the conversation becomes a prompt. Raises BadRequest for wishes that exclude each other."""
+def chat_rendering(request: ChatCompletionRequest, limits: Limits) -> Rendering:
+    """How the conversation becomes a prompt that leaves room. Raises BadRequest for wishes that exclude each other."""
     wanted = request.max_completion_tokens or request.max_tokens or 1
+    return rendering(request, last=prompt_tokens_kept(request, wanted, limits))
+
+
+def rendering(request: ChatCompletionRequest | TokenizeRequest, last: int | None = None) -> Rendering:
+    """How a conversation becomes a prompt, of which `last` tokens are kept. Raises BadRequest as `chat_rendering`."""
     return Rendering(
         add_generation_prompt=speaks_next(request.add_generation_prompt, request.continue_final_message),
         continue_final_message=bool(request.continue_final_message),
         documents=request.documents,
         variables=request.chat_template_kwargs or {},
         add_special_tokens=bool(request.add_special_tokens),
-        last=prompt_tokens_kept(request, wanted, limits),
+        last=last,
     )
 
 

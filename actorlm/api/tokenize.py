@@ -6,8 +6,8 @@ from litestar.params import JSONBody
 
 from actorlm.api import lower
 from actorlm.api.documented import errors
-from actorlm.api.lower_chat import conversation, speaks_next
-from actorlm.api.ports import Backend, Rendering
+from actorlm.api.lower_chat import conversation, rendering
+from actorlm.api.ports import Backend
 from actorlm.api.schema_tokenize import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
 from actorlm.api.status import alive
 from actorlm.errors import BadRequest
@@ -60,7 +60,7 @@ async def _token_ids(request: TokenizeRequest, backend: Backend) -> list[int]:
         raise BadRequest("give prompt or messages, one of them", param="prompt")
     if request.messages is not None:
         with lower.about("messages"):
-            return await backend.render_chat(conversation(request.messages), _rendering(request))
+            return await backend.render_chat(conversation(request.messages), rendering(request))
     for name in OF_MESSAGES:
         if getattr(request, name) is not None:
             raise BadRequest(f"{name} is about messages, and this is a prompt; leave it out", param=name)
@@ -68,13 +68,3 @@ async def _token_ids(request: TokenizeRequest, backend: Backend) -> list[int]:
     with lower.about("prompt"):
         (ids,) = await backend.encode([request.prompt], add_special_tokens=request.add_special_tokens is not False)
     return ids
-
-
-def _rendering(request: TokenizeRequest) -> Rendering:
-    return Rendering(
-        add_generation_prompt=speaks_next(request.add_generation_prompt, request.continue_final_message),
-        continue_final_message=bool(request.continue_final_message),
-        documents=request.documents,
-        variables=request.chat_template_kwargs or {},
-        add_special_tokens=bool(request.add_special_tokens),
-    )

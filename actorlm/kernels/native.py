@@ -31,7 +31,6 @@ class Native:
 
     def __init__(self, level: str, threads: int) -> None:
         self.level = level
-        self.threads = threads
         self.library = _load(library_path(level))
         self.pool: int = self.library.pool_start(threads)
         weakref.finalize(self, self.library.pool_stop, self.pool)
@@ -46,19 +45,25 @@ def _load(path: Path) -> ctypes.CDLL:
     return library
 
 
-def best_level() -> str:
-    """The best instruction set that this CPU has and a library is there for. Raises ConfigError if there is none."""
+def runnable_levels() -> list[str]:
+    """The instruction sets that this CPU has and a library is there for, least first."""
     portable = library_path("portable")
     if not portable.exists():
+        return []
+    supported = list(LEVELS)[: ctypes.CDLL(str(portable)).cpu_level() + 1]
+    return [level for level in supported if library_path(level).exists()]
+
+
+def best_level() -> str:
+    """The last of them. Raises ConfigError if there is none."""
+    levels = runnable_levels()
+    if not levels:
         raise ConfigError(
             "there are no compiled kernels for the sources of this installation; install actorlm again with a C++17 "
             "compiler on the path, or run `python -m actorlm.kernels.build`",
             param="cpu_kernels",
         )
-    names = list(LEVELS)
-    return next(
-        name for name in names[: ctypes.CDLL(str(portable)).cpu_level() + 1][::-1] if library_path(name).exists()
-    )
+    return levels[-1]
 
 
 def choose_level(kernels: str) -> str | None:

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from native_levels import on_all_levels, runnable_levels
+from native_levels import on_all_levels
 
 from actorlm.kernels.linear import PackedMatrix, PackedRows, gather_rows, linear, panel_count, rows_of
-from actorlm.kernels.native import Native
+from actorlm.kernels.native import Native, runnable_levels
 from actorlm.kernels.rms_norm import rms_norm
 from actorlm.kernels.silu_mul import Gates, silu_mul
 
