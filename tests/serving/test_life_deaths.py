@@ -104,8 +104,7 @@ def test_a02_a_stopped_and_continued_machine_is_not_a_stall(watched_tree):
     streams = running(tree, 2, max_tokens=200)
     before = tree.processes()
     for number in (signal.SIGSTOP, signal.SIGCONT):
-        for pid in before:
-            os.kill(pid, number)
+        tree.signal_all(number)
         time.sleep(5 if number == signal.SIGSTOP else 0)
     assert endings(streams) == ["done"] * 2
     assert tree.processes() == before

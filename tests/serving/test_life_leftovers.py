@@ -70,8 +70,7 @@ def test_a04_a_process_that_stands_still_does_not_survive_either(start):
 
 
 def kill_all(tree):
-    for pid in sorted(tree.processes()):
-        os.kill(pid, signal.SIGKILL)
+    tree.signal_all(signal.SIGKILL)
     until(lambda: tree.processes() == {}, 10)
 
 

@@ -125,8 +125,7 @@ def test_ps_does_not_disturb(start, home):
 
 def test_ps_shows_no_tree_that_is_dead(start, home):
     tree = start(*NULL, env=home)
-    for pid in tree.processes():
-        os.kill(pid, signal.SIGKILL)
+    tree.signal_all(signal.SIGKILL)
     until(lambda: tree.processes() == {}, 10)
     assert home["XDG_RUNTIME_DIR"] not in command("ps", home=home)[1]
 

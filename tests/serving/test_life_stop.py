@@ -87,8 +87,7 @@ def test_a09_a_signal_to_every_process_is_one_to_the_supervisor(start, number):
     """As an init system sends it to all of a service: nobody but the supervisor takes it for an order."""
     tree = start(*NULL, "--null-step-ms", 20, "--executor", "broadcast")
     streams = running(tree, 4, max_tokens=50)
-    for pid in tree.processes():
-        os.kill(pid, number)
+    tree.signal_all(number)
     assert set(endings(streams)) == {"error" if number == signal.SIGINT else "done"}
     assert_ended(tree, INTERRUPTED if number == signal.SIGINT else DRAINED, 5)
     assert "lost" not in tree.log
@@ -97,8 +96,7 @@ def test_a09_a_signal_to_every_process_is_one_to_the_supervisor(start, number):
 def test_a11_a_signal_to_every_process_while_they_start(start):
     tree = start(*NULL, ready=False)
     until(lambda: "actorlm engine-0" in tree.processes().values(), 10, every=0.001)
-    for pid in tree.processes():
-        os.kill(pid, signal.SIGTERM)
+    tree.signal_all(signal.SIGTERM)
     assert_ended(tree, DRAINED, 5)
 
 

@@ -136,6 +136,12 @@ class Tree:
         os.kill(pid, number)
         return pid
 
+    def signal_all(self, number):
+        """To each of its processes; some end of it before their turn."""
+        for pid in sorted(self.processes()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def wait(self, seconds=20):
         """Waits for `actorlm up` to end; returns its exit status."""
         return self.process.wait(seconds * PATIENCE)
@@ -152,9 +158,7 @@ class Tree:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for pid in self.processes():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        self.signal_all(signal.SIGKILL)
         self._log.close()
 
     def __enter__(self):
