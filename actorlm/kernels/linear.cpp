@@ -13,13 +13,14 @@ namespace actorlm {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int MAX_ROWS = 12, PANELS = 2;  // 24 sums, 2 weights and an input of 32 registers
+constexpr int MAX_ROWS = 14, PANELS = 2;  // 28 sums, 2 weights and an input of 32 registers
 #else
 constexpr int MAX_ROWS = 6, PANELS = 1;  // with AVX2 12 sums, 2 weights and an input of 16 registers
 #endif
-constexpr long TILE_ROWS = 96;        // rows whose inputs stay in the second-level cache
-constexpr long CHUNKS_A_THREAD = 4;   // so that a thread that is held up costs a quarter of its share
-constexpr long MIN_CHUNK = 32 << 10;  // multiply-adds that are worth handing to a thread
+constexpr int FETCHING_ROWS = 5;  // from which on memory has time meanwhile; with fewer the CPU foresees the reads
+constexpr long TILE_ROWS = 98 / MAX_ROWS * MAX_ROWS;  // whose inputs stay in the second-level cache
+constexpr long CHUNKS_A_THREAD = 4;                   // so that a thread that is held up costs a quarter of its share
+constexpr long MIN_CHUNK = 32 << 10;                  // multiply-adds that are worth handing to a thread
 
 struct Linear {
   float *out;         // [rows, outputs], rows at a distance of out_stride
@@ -27,6 +28,13 @@ struct Linear {
   const float *bias;  // [outputs] or null
   long rows, inputs, outputs, in_stride, out_stride;
   bool adds;  // to what `out` holds, instead of replacing it
+};
+
+// The weights that come next, which are brought near while others are multiplied.
+struct Next {
+  const char *first;  // byte
+  long apart;         // bytes from a panel to the one beside it
+  long step;          // bytes of each panel that are fetched for each input
 };
 
 void put(const Linear &job, long row, long column, Vec sum) {
@@ -38,19 +46,25 @@ void put(const Linear &job, long row, long column, Vec sum) {
 }
 
 template <class Weight, int ROWS, int WIDTH>
-void multiply(const Linear &job, const Weight *weights, long row, long panel) {
+void multiply(const Linear &job, const Weight *weights, long row, long panel, const Next &next) {
   const long panel_size = job.inputs * LANES;
   const float *in = job.in + row * job.in_stride;
   Vec sums[ROWS][WIDTH];
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++) {
 #pragma GCC unroll 4
-    for (int p = 0; p < WIDTH; p++) sums[r][p] = broadcast(0.0f);
+    for (int p = 0; p < WIDTH; p++) {
+      sums[r][p] = broadcast(0.0f);
+      fetch_to_write(job.out + (row + r) * job.out_stride + (panel + p) * LANES);
+    }
   }
   for (long k = 0; k < job.inputs; k++) {
     Vec w[WIDTH];
 #pragma GCC unroll 4
-    for (int p = 0; p < WIDTH; p++) w[p] = load(weights + p * panel_size + k * LANES);
+    for (int p = 0; p < WIDTH; p++) {
+      w[p] = load(weights + p * panel_size + k * LANES);
+      if constexpr (ROWS >= FETCHING_ROWS) fetch(next.first + p * next.apart + k * next.step);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) {
       const Vec x = broadcast(in[r * job.in_stride + k]);
@@ -66,24 +80,28 @@ void multiply(const Linear &job, const Weight *weights, long row, long panel) {
 }
 
 template <class Weight, int WIDTH, int ROWS = 1>
-void multiply_rows(const Linear &job, const Weight *weights, long row, long panel, long rows) {
+void multiply_rows(const Linear &job, const Weight *weights, long row, long panel, long rows, const Next &next) {
   if constexpr (ROWS <= MAX_ROWS) {
-    if (rows == ROWS) return multiply<Weight, ROWS, WIDTH>(job, weights, row, panel);
-    multiply_rows<Weight, WIDTH, ROWS + 1>(job, weights, row, panel, rows);
+    if (rows == ROWS) return multiply<Weight, ROWS, WIDTH>(job, weights, row, panel, next);
+    multiply_rows<Weight, WIDTH, ROWS + 1>(job, weights, row, panel, rows, next);
   }
 }
 
-// One panel, or PANELS of them if `wide`, times rows in blocks of nearly equal height.
+// One panel, or PANELS of them if `wide`, times rows in blocks of nearly equal height. Each block fetches its share of
+// the panels at `next`, which are panel_bytes apart.
 template <class Weight>
-void multiply_blocks(const Linear &job, const Weight *weights, long row, long rows, long panel, bool wide) {
-  for (long done = 0; done < rows;) {
-    const long blocks = (rows - done + MAX_ROWS - 1) / MAX_ROWS, height = (rows - done + blocks - 1) / blocks;
+void multiply_blocks(const Linear &job, const Weight *weights, long row, long rows, long panel, bool wide,
+                     const void *next, long panel_bytes) {
+  const long blocks = (rows + MAX_ROWS - 1) / MAX_ROWS, step = panel_bytes / job.inputs / blocks;
+  for (long block = 0; block < blocks; block++) {
+    const long height = (rows + blocks - 1 - block) / blocks;
+    const Next share{(const char *)next + block * step * job.inputs, panel_bytes, step};
     if (wide) {
-      multiply_rows<Weight, PANELS>(job, weights, row + done, panel, height);
+      multiply_rows<Weight, PANELS>(job, weights, row, panel, height, share);
     } else {
-      multiply_rows<Weight, 1>(job, weights, row + done, panel, height);
+      multiply_rows<Weight, 1>(job, weights, row, panel, height, share);
     }
-    done += height;
+    row += height;
   }
 }
 
@@ -98,19 +116,18 @@ const float *widened(const Weight *panels, long count) {
 
 template <class Weight>
 void multiply_tile(const Linear &job, const Weight *panels, long row, long rows, long panel, long end) {
-  const long panel_size = job.inputs * LANES;
+  const long panel_size = job.inputs * LANES, panel_bytes = panel_size * long(sizeof(Weight));
   while (panel < end) {
     const bool wide = PANELS > 1 && panel + PANELS <= end;
-    const Weight *weights = panels + panel * panel_size;
-    if constexpr (sizeof(Weight) < sizeof(float)) {
-      if (rows > MAX_ROWS) {
-        multiply_blocks(job, widened(weights, (wide ? PANELS : 1) * panel_size), row, rows, panel, wide);
-        panel += wide ? PANELS : 1;
-        continue;
-      }
+    const long count = wide ? PANELS : 1, after = panel + 2 * count <= end ? panel + count : panel;
+    const Weight *weights = panels + panel * panel_size, *next = panels + after * panel_size;
+    if (sizeof(Weight) < sizeof(float) && rows > MAX_ROWS) {
+      const float *floats = widened(weights, count * panel_size);
+      multiply_blocks(job, floats, row, rows, panel, wide, next, panel_bytes);
+    } else {
+      multiply_blocks(job, weights, row, rows, panel, wide, next, panel_bytes);
     }
-    multiply_blocks(job, weights, row, rows, panel, wide);
-    panel += wide ? PANELS : 1;
+    panel += count;
   }
 }
 

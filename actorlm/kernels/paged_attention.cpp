@@ -18,6 +18,7 @@ namespace {
 
 constexpr long BLOCK = LANES;       // keys of a block of the cache
 constexpr long BLOCKS_AT_ONCE = 4;  // whose values stay in the first-level cache for all queries of a tile
+constexpr long BLOCKS_AHEAD = 2;    // by which memory is asked for keys and values before they are needed
 #if defined(__AVX512F__)
 constexpr int MAX_QUERIES = 8, WIDTH = 2;
 #else
@@ -58,6 +59,12 @@ struct Tile {
   long padded_size() const { return (job.size + LANES - 1) / LANES * LANES; }
   float *sums(long i) const { return scratch.sums.data() + i * padded_size(); }
   const Cached *block(const Cached *cache, long b) const { return cache + table[b] * block_stride; }
+
+  [[gnu::always_inline]] void fetch_block(const Cached *cache, long b) const {
+    if (b >= num_blocks) return;
+    const char *bytes = (const char *)block(cache, b);
+    for (long i = 0; i < BLOCK * job.size * long(sizeof(Cached)); i += LINE) fetch(bytes + i);
+  }
 };
 
 template <class Cached>
@@ -147,7 +154,13 @@ void for_groups(long first, long end, const Function &function) {
 
 template <class Cached>
 void score_all(const Tile<Cached> &tile) {
+  tile.fetch_block(tile.keys, 1);
   for (long b = 0; b < tile.num_blocks; b++) {
+    if (b + BLOCKS_AHEAD < tile.num_blocks) {
+      tile.fetch_block(tile.keys, b + BLOCKS_AHEAD);
+    } else {
+      tile.fetch_block(tile.values, b + BLOCKS_AHEAD - tile.num_blocks);
+    }
     transpose_block(tile.block(tile.keys, b), tile.scratch.transposed.data(), tile.job.size);
     for_groups(0, tile.queries(), [&](long first, auto count) { score<decltype(count)::value>(tile, first, b); });
   }
@@ -157,6 +170,7 @@ template <class Cached>
 void add_all_values(const Tile<Cached> &tile) {
   for (long begin = 0; begin < tile.num_blocks; begin += BLOCKS_AT_ONCE) {
     const long end = std::min(begin + BLOCKS_AT_ONCE, tile.num_blocks);
+    for (long b = begin; b < end; b++) tile.fetch_block(tile.values, b + BLOCKS_AHEAD);
     for (long feature = 0; feature < tile.job.size;) {
       const bool wide = WIDTH > 1 && feature + WIDTH * LANES <= tile.job.size;
       for_groups(0, tile.queries(), [&](long first, auto count) {

@@ -16,6 +16,13 @@ namespace actorlm {
 
 constexpr int LANES = 16;
 
+constexpr long LINE = 64;  // bytes of a cache line
+
+// Asks for the line with this byte to be brought into the second-level cache. Any address will do. Always inline, also
+// what calls it: gcc takes a function that does nothing else for one without an effect, and leaves the call out.
+[[gnu::always_inline]] inline void fetch(const void *address) { __builtin_prefetch(address, 0, 2); }
+[[gnu::always_inline]] inline void fetch_to_write(const void *address) { __builtin_prefetch(address, 1, 2); }
+
 struct Half {
   uint16_t bits;
 };
