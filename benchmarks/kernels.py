@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from actorlm.config import BLOCK_SIZE
-from actorlm.execution.attention_plan import CacheShape, plan_attention, plan_tiles
+from actorlm.execution.attention_plan import CacheShape, plan_attention
+from actorlm.execution.tile_plan import plan_tiles
 from actorlm.kernels.choose_tokens import Draws, choose_tokens
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.linear import linear
@@ -52,7 +53,7 @@ def attention(native: Native, rows: int, before: int, tokens: int) -> tuple[Work
     cache = LayerCache(torch.randn(2, rows * blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM))
     tables = np.random.default_rng(0).permutation(rows * blocks).astype(np.int32).reshape(rows, blocks)
     starts, counts = np.full(rows, before), np.full(rows, tokens)
-    tiles = plan_tiles(starts, counts, tables, HEADS // KV_HEADS, native)
+    tiles = plan_tiles(starts, counts, tables, HEADS, KV_HEADS, native)
     pieces = plan_attention(starts, counts, tables, CacheShape(rows * blocks, KV_HEADS, HEAD_DIM, torch.float32))
     queries = torch.randn(rows * tokens, HEADS, HEAD_DIM)
     seen = rows * sum(range(before + 1, before + tokens + 1))

@@ -1,11 +1,10 @@
-"""Cuts a step into what `kernels.paged_attention` computes: work in proportion to tokens.
+"""Cuts a step into what `kernels.paged_attention` computes with torch: few pieces, of work in proportion to tokens.
 
-For the native kernel that is tiles of few queries, each a job for a thread. For torch it is few pieces: rows are cut
-into tiles of at most 128 queries, each with the keys up to its last query. Tiles whose numbers of queries and of key
-blocks have the same powers of two above them form a bucket, padded to the longest tile in it: never to twice what is
-needed. There are at most 8 bucket sizes of queries, and as many of keys as the longest sequence has doublings. A bucket
-whose gathered keys and values would fill more than `MAX_PIECE_BYTES` is cut into pieces, which bounds memory and keeps
-what one piece gathers in the cache until it is used.
+Rows are cut into tiles of at most 128 queries, each with the keys up to its last query. Tiles whose numbers of queries
+and of key blocks have the same powers of two above them form a bucket, padded to the longest tile in it: never to twice
+what is needed. There are at most 8 bucket sizes of queries, and as many of keys as the longest sequence has doublings.
+A bucket whose gathered keys and values would fill more than `MAX_PIECE_BYTES` is cut into pieces, which bounds memory
+and keeps what one piece gathers in the cache until it is used.
 """
 
 from collections.abc import Iterator
@@ -16,13 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from actorlm.config import BLOCK_SIZE
-from actorlm.execution.ragged import Indices, ranges
-from actorlm.kernels.native import Native
-from actorlm.kernels.paged_attention import AttentionPlan, Piece, TilePlan
+from actorlm.execution.ragged import Indices
+from actorlm.execution.tiles import Tiles, cut
+from actorlm.kernels.paged_attention import AttentionPlan, Piece
 
 TILE_QUERIES = 128
-NATIVE_TILE_HEADS = 48
-"""Queries times heads of a native tile: many use each key that is read, and their scores stay cached."""
 MAX_PIECE_BYTES = 4 << 20
 
 
@@ -41,28 +38,9 @@ class CacheShape:
         return 2 * self.num_kv_heads * BLOCK_SIZE * self.head_dim * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class _Tiles:
-    """Columns of equal length, one entry a tile."""
-
-    rows: Indices
-    tokens: Indices
-    """Index of the first query among the step's tokens."""
-    positions: Indices
-    """Position of the first query in its sequence."""
-    queries: Indices
-
-    @property
-    def keys(self) -> Indices:
-        return self.positions + self.queries
-
-    def __getitem__(self, chosen: Indices | slice) -> "_Tiles":
-        return _Tiles(self.rows[chosen], self.tokens[chosen], self.positions[chosen], self.queries[chosen])
-
-
 def plan_attention(starts: Indices, counts: Indices, tables: NDArray[np.int32], shape: CacheShape) -> AttentionPlan:
     """The plan for rows that compute [starts, starts + counts) [R], with block tables [R, width]."""
-    parts = list(_parts(_cut(starts, counts, TILE_QUERIES), shape))
+    parts = list(_parts(cut(starts, counts, TILE_QUERIES), shape))
     runs = [_runs(part, tables, shape) for part in parts]
     buffer_RX = torch.empty(max(map(len, runs)), BLOCK_SIZE * shape.head_dim, dtype=shape.dtype)
     pieces, orders, begin = [], [], 0
@@ -74,28 +52,7 @@ def plan_attention(starts: Indices, counts: Indices, tables: NDArray[np.int32], 
     return _plan(np.concatenate(orders), int(counts.sum()), tuple(pieces))
 
 
-def plan_tiles(
-    starts: Indices, counts: Indices, tables: NDArray[np.int32], heads_per_kv_head: int, native: Native
-) -> TilePlan:
-    """The plan of the same rows for the native kernel."""
-    tiles = _cut(starts, counts, max(NATIVE_TILE_HEADS // heads_per_kv_head, 1))
-    columns = np.stack((tiles.rows, tiles.tokens, tiles.positions, tiles.queries)).astype(np.int32)
-    return TilePlan(native, torch.from_numpy(tables), torch.from_numpy(columns))
-
-
-def _cut(starts: Indices, counts: Indices, tile_queries: int) -> _Tiles:
-    rows, index = ranges(np.zeros_like(counts), -(-counts // tile_queries))
-    offsets = index * tile_queries
-    firsts = np.cumsum(counts) - counts
-    return _Tiles(
-        rows=rows,
-        tokens=firsts[rows] + offsets,
-        positions=starts[rows] + offsets,
-        queries=np.minimum(counts[rows] - offsets, tile_queries),
-    )
-
-
-def _parts(tiles: _Tiles, shape: CacheShape) -> Iterator[_Tiles]:
+def _parts(tiles: Tiles, shape: CacheShape) -> Iterator[Tiles]:
     key_blocks = -(-tiles.keys // BLOCK_SIZE)
     bucket = _doublings(tiles.queries) * 64 + _doublings(key_blocks)
     order = np.argsort(bucket, kind="stable")
@@ -113,12 +70,12 @@ def _doublings(numbers: Indices) -> Indices:
     return np.frexp(numbers - 1)[1].astype(np.int64)
 
 
-def _steps(tiles: _Tiles) -> Indices:
+def _steps(tiles: Tiles) -> Indices:
     """[B, Q]: each query's distance from its tile's first; padding repeats the tile's last query."""
     return np.minimum(np.arange(tiles.queries.max()), tiles.queries[:, None] - 1)
 
 
-def _runs(tiles: _Tiles, tables: NDArray[np.int32], shape: CacheShape) -> Indices:
+def _runs(tiles: Tiles, tables: NDArray[np.int32], shape: CacheShape) -> Indices:
     """Padding reads the row's own first block again: never what another request has written."""
     used = -(-tiles.keys // BLOCK_SIZE)
     columns = np.arange(used.max())
@@ -128,7 +85,7 @@ def _runs(tiles: _Tiles, tables: NDArray[np.int32], shape: CacheShape) -> Indice
     return runs
 
 
-def _piece(begin: int, tiles: _Tiles, runs: Indices, buffer_RX: torch.Tensor, shape: CacheShape) -> Piece:
+def _piece(begin: int, tiles: Tiles, runs: Indices, buffer_RX: torch.Tensor, shape: CacheShape) -> Piece:
     num_keys, gathered_RX = int(tiles.keys.max()), buffer_RX[: len(runs)]
     kv = gathered_RX.view(2, len(tiles.rows), shape.num_kv_heads, -1, shape.head_dim)[:, :, :, :num_keys]
     return Piece(
@@ -143,7 +100,7 @@ def _piece(begin: int, tiles: _Tiles, runs: Indices, buffer_RX: torch.Tensor, sh
     )
 
 
-def _mask(tiles: _Tiles, num_keys: int, dtype: torch.dtype) -> torch.Tensor | None:
+def _mask(tiles: Tiles, num_keys: int, dtype: torch.dtype) -> torch.Tensor | None:
     if (tiles.queries == 1).all() and (tiles.keys == num_keys).all():
         return None
     visible = (tiles.positions[:, None] + _steps(tiles))[:, None, :, None]

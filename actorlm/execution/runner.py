@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import ConfigError
-from actorlm.execution.attention_plan import CacheShape, plan_attention, plan_tiles
+from actorlm.execution.attention_plan import CacheShape, plan_attention
 from actorlm.execution.batch import Batch, Slots
 from actorlm.execution.kv_cache import allocate, check_memory
 from actorlm.execution.sampler import NO_IDS, Sampler
 from actorlm.execution.scoring import Scoring
+from actorlm.execution.tile_plan import plan_tiles
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Native, choose_level
 from actorlm.kernels.paged_attention import AttentionPlan, TilePlan
@@ -147,8 +148,8 @@ class Runner:
         tables = self._slots.tables.values[batch.slots]
         if self._native is None:
             return plan_attention(batch.starts, batch.counts, tables, self._cache_shape)
-        group = self.description.num_heads // self.description.num_kv_heads
-        return plan_tiles(batch.starts, batch.counts, tables, group, self._native)
+        model = self.description
+        return plan_tiles(batch.starts, batch.counts, tables, model.num_heads, model.num_kv_heads, self._native)
 
 
 def _places(batch: Batch, shape: CacheShape) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "rms_norm": (ADDRESS, ADDRESS, ADDRESS, FLOAT, ADDRESS, SIZE, SIZE),
     "silu_mul": (ADDRESS, ADDRESS, ADDRESS, SIZE, SIZE),
     "rope_and_store": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 4),
-    "paged_attention": (ADDRESS, NUMBER, *[ADDRESS] * 5, *[SIZE] * 7),
+    "paged_attention": (ADDRESS, NUMBER, *[ADDRESS] * 6, *[SIZE] * 8),
     "choose_tokens": (*[ADDRESS] * 9, SIZE, SIZE),
     "pool_stop": (ADDRESS,),
 }
@@ -31,6 +31,7 @@ class Native:
 
     def __init__(self, level: str, threads: int) -> None:
         self.level = level
+        self.threads = threads
         self.library = _load(library_path(level))
         self.pool: int = self.library.pool_start(threads)
         weakref.finalize(self, self.library.pool_stop, self.pool)

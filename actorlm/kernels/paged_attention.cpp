@@ -1,10 +1,11 @@
 // Causal attention of a step's tokens to the paged cache: softmax(q k^T / sqrt(size)) v.
 //
-// A tile is some consecutive tokens of one sequence and all keys up to the last of them; a job is one tile and one
-// key-value head, with all query heads that share it. Every number is computed in an order that depends on nothing but
-// the sequence: a score is one chain of multiply-adds over the features; the exponentials are summed in 16 lanes, key
-// by key, and the lanes in a fixed order; an output is one chain over the keys. So tiles, chunks and batches do not
-// change a bit of it.
+// A tile is some consecutive tokens of one sequence and all keys up to the last of them. A group is one tile, or
+// several whose sequences begin with the same blocks, which are then read once for all of them. A job is one group and
+// one key-value head, with all query heads that share it. Every number is computed in an order that depends on nothing
+// but the sequence: a score is one chain of multiply-adds over the features; the exponentials are summed in 16 lanes,
+// key by key, and the lanes in a fixed order; an output is one chain over the keys. So tiles, groups, chunks and
+// batches do not change a bit of it.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -17,7 +18,7 @@ namespace actorlm {
 namespace {
 
 constexpr long BLOCK = LANES;       // keys of a block of the cache
-constexpr long BLOCKS_AT_ONCE = 4;  // whose values stay in the first-level cache for all queries of a tile
+constexpr long BLOCKS_AT_ONCE = 4;  // whose values stay in the first-level cache for all queries that read them
 constexpr long BLOCKS_AHEAD = 2;    // by which memory is asked for keys and values before they are needed
 #if defined(__AVX512F__)
 constexpr int MAX_QUERIES = 8, WIDTH = 2;
@@ -30,42 +31,99 @@ struct Attention {
   float *out;             // [tokens, q_heads, size]
   const int32_t *tables;  // [rows, table_width]: the blocks of each sequence
   const int32_t *tiles;   // [4, tiles]: row, first token, its position, number of tokens
-  long num_tiles, table_width, query_stride, q_heads, kv_heads, size, num_blocks;
+  const int32_t *groups;  // [3, groups]: first tile, number of tiles, number of blocks that are read for all of them
+  long num_tiles, num_groups, table_width, query_stride, q_heads, kv_heads, size, num_blocks;
+
+  long padded_size() const { return (size + LANES - 1) / LANES * LANES; }
+};
+
+struct Tile {
+  long row, token, position, tokens;
+
+  long num_blocks() const { return (position + tokens + BLOCK - 1) / BLOCK; }
+};
+
+struct Query {  // of one token and one head
+  const float *in;
+  float *out;
+  long num_keys;
+};
+
+struct Visit {  // a block, and the queries [first, end) that read it
+  long first, end;
+  long index;  // of the block in its sequence
+  long block;  // of the cache
 };
 
 struct Scratch {
+  std::vector<Query> queries;
+  std::vector<Visit> visits;
   std::vector<float> transposed;  // one block of keys: [size up to a multiple of 16][16]
-  std::vector<float> scores;      // [queries of the tile][keys]
-  std::vector<float> sums;        // [queries of the tile][size up to a multiple of 16]
+  std::vector<float> scores;      // [queries][keys of the longest sequence up to a multiple of 16]
+  std::vector<float> totals;      // [queries]
+  std::vector<float> sums;        // [queries][size up to a multiple of 16]
 };
 
 template <class Cached>
-struct Tile {
-  const Attention &job;
+struct Job {
+  const Attention &all;
   const Cached *keys, *values;  // the cache of this key-value head, blocks at a distance of block_stride
-  const int32_t *table;
-  long block_stride;
-  const float *first_query;
-  float *first_out;
-  long position, tokens, group;  // group query heads share the key-value head
-  long num_blocks, row_size;     // of keys; row_size is that of a row of scores
+  long block_stride, row_size;  // row_size is that of a row of scores
   Scratch &scratch;
 
-  long queries() const { return tokens * group; }
-  const float *query(long i) const { return first_query + i / group * job.query_stride + i % group * job.size; }
-  float *out(long i) const { return first_out + i / group * job.q_heads * job.size + i % group * job.size; }
-  long num_keys(long i) const { return position + i / group + 1; }
+  const Query &query(long i) const { return scratch.queries[size_t(i)]; }
+  const Visit &visit(long v) const { return scratch.visits[size_t(v)]; }
+  long num_queries() const { return long(scratch.queries.size()); }
+  long num_visits() const { return long(scratch.visits.size()); }
   float *scores(long i) const { return scratch.scores.data() + i * row_size; }
-  long padded_size() const { return (job.size + LANES - 1) / LANES * LANES; }
-  float *sums(long i) const { return scratch.sums.data() + i * padded_size(); }
-  const Cached *block(const Cached *cache, long b) const { return cache + table[b] * block_stride; }
+  float *sums(long i) const { return scratch.sums.data() + i * all.padded_size(); }
+  const Cached *key_block(long v) const { return keys + visit(v).block * block_stride; }
+  const Cached *value_block(long v) const { return values + visit(v).block * block_stride; }
 
-  [[gnu::always_inline]] void fetch_block(const Cached *cache, long b) const {
-    if (b >= num_blocks) return;
-    const char *bytes = (const char *)block(cache, b);
-    for (long i = 0; i < BLOCK * job.size * long(sizeof(Cached)); i += LINE) fetch(bytes + i);
+  // The blocks of keys, then those of values: asks memory for one of them.
+  [[gnu::always_inline]] void fetch_block(long number) const {
+    if (number >= 2 * num_visits()) return;
+    const auto block = number < num_visits() ? key_block(number) : value_block(number - num_visits());
+    for (long i = 0; i < BLOCK * all.size * long(sizeof(Cached)); i += LINE) fetch((const char *)block + i);
   }
 };
+
+Tile tile_of(const Attention &all, long t) {
+  const int32_t *tiles = all.tiles + t;
+  return {tiles[0], tiles[all.num_tiles], tiles[2 * all.num_tiles], tiles[3 * all.num_tiles]};
+}
+
+// The queries of a tile, of the query heads from `head` on.
+void add_queries(const Attention &all, const Tile &tile, long head, long heads, std::vector<Query> &to) {
+  for (long i = 0; i < tile.tokens; i++) {
+    for (long h = head; h < head + heads; h++) {
+      const float *in = all.queries + (tile.token + i) * all.query_stride + h * all.size;
+      to.push_back({in, all.out + ((tile.token + i) * all.q_heads + h) * all.size, tile.position + i + 1});
+    }
+  }
+}
+
+// Fills the lists of queries and visits; gives the number of blocks of the longest sequence.
+long list_work(const Attention &all, long group, long head, Scratch &scratch) {
+  const long heads = all.q_heads / all.kv_heads, begin = all.groups[group];
+  const long end = begin + all.groups[all.num_groups + group], shared = all.groups[2 * all.num_groups + group];
+  const auto visit = [&](long first, long last, const Tile &tile, long block, long end_block) {
+    const int32_t *table = all.tables + tile.row * all.table_width;
+    for (; block < end_block; block++) scratch.visits.push_back({first, last, block, table[block]});
+  };
+  scratch.queries.clear();
+  scratch.visits.clear();
+  for (long t = begin; t < end; t++) add_queries(all, tile_of(all, t), head * heads, heads, scratch.queries);
+  visit(0, long(scratch.queries.size()), tile_of(all, begin), 0, shared);
+  long first = 0, longest = 0;
+  for (long t = begin; t < end; t++) {
+    const Tile tile = tile_of(all, t);
+    visit(first, first + tile.tokens * heads, tile, shared, tile.num_blocks());
+    first += tile.tokens * heads;
+    longest = std::max(longest, tile.num_blocks());
+  }
+  return longest;
+}
 
 template <class Cached>
 void transpose_block(const Cached *keys, float *to, long size) {
@@ -78,18 +136,18 @@ void transpose_block(const Cached *keys, float *to, long size) {
 }
 
 template <int QUERIES, class Cached>
-void score(const Tile<Cached> &tile, long first, long block) {
+void score(const Job<Cached> &job, long first, long index) {
   const float *query[QUERIES];
   Vec sums[QUERIES];
-  for (int i = 0; i < QUERIES; i++) query[i] = tile.query(first + i), sums[i] = broadcast(0.0f);
-  const float *keys = tile.scratch.transposed.data();
-  for (long k = 0; k < tile.job.size; k++) {
+  for (int i = 0; i < QUERIES; i++) query[i] = job.query(first + i).in, sums[i] = broadcast(0.0f);
+  const float *keys = job.scratch.transposed.data();
+  for (long k = 0; k < job.all.size; k++) {
     const Vec key = load(keys + k * LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < QUERIES; i++) sums[i] = fma(broadcast(query[i][k]), key, sums[i]);
   }
-  const Vec scale = broadcast(1.0f / std::sqrt(float(tile.job.size)));
-  for (int i = 0; i < QUERIES; i++) store(tile.scores(first + i) + block * BLOCK, sums[i] * scale);
+  const Vec scale = broadcast(1.0f / std::sqrt(float(job.all.size)));
+  for (int i = 0; i < QUERIES; i++) store(job.scores(first + i) + index * BLOCK, sums[i] * scale);
 }
 
 // Turns a row of scores into e^(score - the highest), zero for keys that the query does not see; gives their sum.
@@ -114,32 +172,32 @@ float exponentiate(float *scores, long num_keys, long row_size) {
   return sum(total);
 }
 
-// Adds the values of blocks [begin, end), each times its weight, to the sums of some queries, for some features.
+// Adds the values of visits [begin, end), each times its weight, to the sums of some queries, for some features.
 template <int QUERIES, int FEATURES, class Cached>
-void add_values(const Tile<Cached> &tile, long first, long feature, long begin, long end, long num_keys) {
+void add_values(const Job<Cached> &job, long first, long feature, long begin, long end) {
   Vec sums[QUERIES][FEATURES];
   for (int i = 0; i < QUERIES; i++) {
-    for (int f = 0; f < FEATURES; f++) sums[i][f] = load(tile.sums(first + i) + feature + f * LANES);
+    for (int f = 0; f < FEATURES; f++) sums[i][f] = load(job.sums(first + i) + feature + f * LANES);
   }
-  const long size = tile.job.size;
-  for (long b = begin; b < end; b++) {
-    const Cached *values = tile.block(tile.values, b) + feature;
-    const float *weights = tile.scores(first) + b * BLOCK;
-    const long count = std::min(BLOCK, num_keys - b * BLOCK);
+  const long size = job.all.size, num_keys = job.query(first + QUERIES - 1).num_keys;
+  for (long v = begin; v < end; v++) {
+    const Cached *values = job.value_block(v) + feature;
+    const float *weights = job.scores(first) + job.visit(v).index * BLOCK;
+    const long count = std::min(BLOCK, num_keys - job.visit(v).index * BLOCK);
     for (long key = 0; key < count; key++) {
       Vec value[FEATURES];
 #pragma GCC unroll 4
       for (int f = 0; f < FEATURES; f++) value[f] = load_part(values + key * size, f * LANES, size - feature);
 #pragma GCC unroll 8
       for (int i = 0; i < QUERIES; i++) {
-        const Vec weight = broadcast(weights[i * tile.row_size + key]);
+        const Vec weight = broadcast(weights[i * job.row_size + key]);
 #pragma GCC unroll 4
         for (int f = 0; f < FEATURES; f++) sums[i][f] = fma(weight, value[f], sums[i][f]);
       }
     }
   }
   for (int i = 0; i < QUERIES; i++) {
-    for (int f = 0; f < FEATURES; f++) store(tile.sums(first + i) + feature + f * LANES, sums[i][f]);
+    for (int f = 0; f < FEATURES; f++) store(job.sums(first + i) + feature + f * LANES, sums[i][f]);
   }
 }
 
@@ -153,34 +211,40 @@ void for_groups(long first, long end, const Function &function) {
 }
 
 template <class Cached>
-void score_all(const Tile<Cached> &tile) {
-  tile.fetch_block(tile.keys, 1);
-  for (long b = 0; b < tile.num_blocks; b++) {
-    if (b + BLOCKS_AHEAD < tile.num_blocks) {
-      tile.fetch_block(tile.keys, b + BLOCKS_AHEAD);
-    } else {
-      tile.fetch_block(tile.values, b + BLOCKS_AHEAD - tile.num_blocks);
-    }
-    transpose_block(tile.block(tile.keys, b), tile.scratch.transposed.data(), tile.job.size);
-    for_groups(0, tile.queries(), [&](long first, auto count) { score<decltype(count)::value>(tile, first, b); });
+void score_all(const Job<Cached> &job) {
+  job.fetch_block(1);
+  for (long v = 0; v < job.num_visits(); v++) {
+    const Visit &visit = job.visit(v);
+    job.fetch_block(v + BLOCKS_AHEAD);
+    transpose_block(job.key_block(v), job.scratch.transposed.data(), job.all.size);
+    for_groups(visit.first, visit.end,
+               [&](long first, auto count) { score<decltype(count)::value>(job, first, visit.index); });
   }
 }
 
+// As many visits from `begin` on, at most BLOCKS_AT_ONCE, as are for the same queries.
 template <class Cached>
-void add_all_values(const Tile<Cached> &tile) {
-  for (long begin = 0; begin < tile.num_blocks; begin += BLOCKS_AT_ONCE) {
-    const long end = std::min(begin + BLOCKS_AT_ONCE, tile.num_blocks);
-    for (long b = begin; b < end; b++) tile.fetch_block(tile.values, b + BLOCKS_AHEAD);
-    for (long feature = 0; feature < tile.job.size;) {
-      const bool wide = WIDTH > 1 && feature + WIDTH * LANES <= tile.job.size;
-      for_groups(0, tile.queries(), [&](long first, auto count) {
-        constexpr int QUERIES = decltype(count)::value;
-        const long keys = tile.num_keys(first + QUERIES - 1);
-        const long last = std::min(end, (keys + BLOCK - 1) / BLOCK);
+long end_of_run(const Job<Cached> &job, long begin) {
+  long end = begin + 1;
+  while (end < std::min(begin + BLOCKS_AT_ONCE, job.num_visits()) && job.visit(end).first == job.visit(begin).first &&
+         job.visit(end).end == job.visit(begin).end) {
+    end++;
+  }
+  return end;
+}
+
+template <class Cached>
+void add_all_values(const Job<Cached> &job) {
+  for (long begin = 0, end; begin < job.num_visits(); begin = end) {
+    end = end_of_run(job, begin);
+    for (long v = begin; v < end; v++) job.fetch_block(job.num_visits() + v + BLOCKS_AHEAD);
+    for (long feature = 0; feature < job.all.size;) {
+      const bool wide = WIDTH > 1 && feature + WIDTH * LANES <= job.all.size;
+      for_groups(job.visit(begin).first, job.visit(begin).end, [&](long first, auto count) {
         if (wide) {
-          add_values<QUERIES, WIDTH>(tile, first, feature, begin, last, keys);
+          add_values<decltype(count)::value, WIDTH>(job, first, feature, begin, end);
         } else {
-          add_values<QUERIES, 1>(tile, first, feature, begin, last, keys);
+          add_values<decltype(count)::value, 1>(job, first, feature, begin, end);
         }
       });
       feature += wide ? WIDTH * LANES : LANES;
@@ -189,39 +253,33 @@ void add_all_values(const Tile<Cached> &tile) {
 }
 
 template <class Cached>
-void attend(const Tile<Cached> &tile) {
-  const long size = tile.job.size, padded = tile.padded_size();
-  tile.scratch.transposed.resize(size_t(padded * LANES));
-  tile.scratch.scores.resize(size_t(tile.queries() * tile.row_size));
-  tile.scratch.sums.assign(size_t(tile.queries() * padded), 0.0f);
-  std::vector<float> totals(size_t(tile.queries()));
-  score_all(tile);
-  for (long i = 0; i < tile.queries(); i++) {
-    totals[size_t(i)] = exponentiate(tile.scores(i), tile.num_keys(i), tile.row_size);
+void attend(const Job<Cached> &job) {
+  const long size = job.all.size, padded = job.all.padded_size();
+  job.scratch.transposed.resize(size_t(padded * LANES));
+  job.scratch.scores.resize(size_t(job.num_queries() * job.row_size));
+  job.scratch.totals.resize(size_t(job.num_queries()));
+  job.scratch.sums.assign(size_t(job.num_queries() * padded), 0.0f);
+  score_all(job);
+  for (long i = 0; i < job.num_queries(); i++) {
+    job.scratch.totals[size_t(i)] = exponentiate(job.scores(i), job.query(i).num_keys, job.row_size);
   }
-  add_all_values(tile);
+  add_all_values(job);
   const Vec zero = broadcast(0.0f);  // added, so that it does not matter whether a sum went through -0
-  for (long i = 0; i < tile.queries(); i++) {
-    const Vec total = broadcast(totals[size_t(i)]);
-    for (long f = 0; f < size; f += LANES) store_part(tile.out(i), (load(tile.sums(i) + f) + zero) / total, f, size);
+  for (long i = 0; i < job.num_queries(); i++) {
+    const Vec total = broadcast(job.scratch.totals[size_t(i)]);
+    for (long f = 0; f < size; f += LANES)
+      store_part(job.query(i).out, (load(job.sums(i) + f) + zero) / total, f, size);
   }
 }
 
 template <class Cached>
-void attend_all(Pool &pool, const Attention &job, const Cached *cache) {
-  const long group = job.q_heads / job.kv_heads, head_stride = BLOCK * job.size;
-  pool.run(job.num_tiles * job.kv_heads, [&](long chunk) {
+void attend_all(Pool &pool, const Attention &all, const Cached *cache) {
+  const long head_stride = BLOCK * all.size;
+  pool.run(all.num_groups * all.kv_heads, [&](long chunk) {
     static thread_local Scratch scratch;
-    const long t = chunk / job.kv_heads, head = chunk % job.kv_heads;
-    const long row = job.tiles[t], token = job.tiles[job.num_tiles + t];
-    const long position = job.tiles[2 * job.num_tiles + t], tokens = job.tiles[3 * job.num_tiles + t];
-    const Cached *keys = cache + head * head_stride;
-    const long num_blocks = (position + tokens + BLOCK - 1) / BLOCK;
-    attend(Tile<Cached>{job, keys, keys + job.num_blocks * job.kv_heads * head_stride,
-                        job.tables + row * job.table_width, job.kv_heads * head_stride,
-                        job.queries + token * job.query_stride + head * group * job.size,
-                        job.out + (token * job.q_heads + head * group) * job.size, position, tokens, group, num_blocks,
-                        num_blocks * BLOCK, scratch});
+    const long head = chunk % all.kv_heads, num_blocks = list_work(all, chunk / all.kv_heads, head, scratch);
+    const Cached *keys = cache + head * head_stride, *values = keys + all.num_blocks * all.kv_heads * head_stride;
+    attend(Job<Cached>{all, keys, values, all.kv_heads * head_stride, num_blocks * BLOCK, scratch});
   });
 }
 
@@ -231,13 +289,14 @@ void attend_all(Pool &pool, const Attention &job, const Cached *cache) {
 using namespace actorlm;
 
 ACTORLM_API void paged_attention(Pool *pool, Type type, const void *cache, const float *queries, float *out,
-                                 const int32_t *tables, const int32_t *tiles, long num_tiles, long table_width,
-                                 long query_stride, long q_heads, long kv_heads, long size, long num_blocks) {
-  const Attention job{queries,      out,     tables,   tiles, num_tiles, table_width,
-                      query_stride, q_heads, kv_heads, size,  num_blocks};
+                                 const int32_t *tables, const int32_t *tiles, const int32_t *groups, long num_tiles,
+                                 long num_groups, long table_width, long query_stride, long q_heads, long kv_heads,
+                                 long size, long num_blocks) {
+  const Attention all{queries,     out,          tables,  tiles,    groups, num_tiles, num_groups,
+                      table_width, query_stride, q_heads, kv_heads, size,   num_blocks};
   switch (type) {
-    case Type::FLOAT32: return attend_all(*pool, job, (const float *)cache);
-    case Type::FLOAT16: return attend_all(*pool, job, (const Half *)cache);
-    case Type::BFLOAT16: return attend_all(*pool, job, (const BFloat16 *)cache);
+    case Type::FLOAT32: return attend_all(*pool, all, (const float *)cache);
+    case Type::FLOAT16: return attend_all(*pool, all, (const Half *)cache);
+    case Type::BFLOAT16: return attend_all(*pool, all, (const BFloat16 *)cache);
   }
 }

@@ -60,6 +60,9 @@ class TilePlan:
     """int32: the blocks of each row's sequence."""
     tiles_4B: Tensor
     """int32: the row of each tile, its first token, the position of that in its sequence, the number of tokens."""
+    groups_3G: Tensor
+    """int32: the first tile of each group, the number of tiles, and with how many same blocks all their rows begin that
+    are to be read once; all their queries see all keys in those. No blocks in a group of one tile."""
 
 
 def reference(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan) -> Tensor:
@@ -97,7 +100,8 @@ def paged_attention(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan | Tile
     out_TX = torch.empty(tokens, num_heads * head_dim)
     plan.native.library.paged_attention(
         plan.native.pool, TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H.data_ptr(), q_TnH.data_ptr(),
-        out_TX.data_ptr(), plan.tables_RX.data_ptr(), plan.tiles_4B.data_ptr(), plan.tiles_4B.shape[1],
-        plan.tables_RX.shape[1], q_TnH.stride(0), num_heads, cache.num_kv_heads, head_dim, cache.all_2bk16H.shape[1],
+        out_TX.data_ptr(), plan.tables_RX.data_ptr(), plan.tiles_4B.data_ptr(), plan.groups_3G.data_ptr(),
+        plan.tiles_4B.shape[1], plan.groups_3G.shape[1], plan.tables_RX.shape[1], q_TnH.stride(0), num_heads,
+        cache.num_kv_heads, head_dim, cache.all_2bk16H.shape[1],
     )  # fmt: skip
     return out_TX

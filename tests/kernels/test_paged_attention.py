@@ -99,7 +99,12 @@ def tile_plan(native, rows, tables, most):
     for row, (before, tokens) in enumerate(rows):
         tiles += [[row, token + i, before + i, min(most, tokens - i)] for i in range(0, tokens, most)]
         token += tokens
-    return TilePlan(native, tables, torch.tensor(tiles, dtype=torch.int32).t().contiguous())
+    alone = [[tile, 1, 0] for tile in range(len(tiles))]
+    return TilePlan(native, tables, columns(tiles), columns(alone))
+
+
+def columns(lists):
+    return torch.tensor(lists, dtype=torch.int32).t().contiguous()
 
 
 def one_by_one(q, cache, tables, rows):
@@ -139,6 +144,33 @@ def test_tiles_do_not_change_a_bit(native):
         alone = tile_plan(native, [(before, tokens)], tables[row : row + 1].contiguous(), 4)
         assert torch.equal(paged_attention(q[token : token + tokens], cache, alone), whole[token : token + tokens])
         token += tokens
+
+
+@on_all_levels
+def test_groups_do_not_change_a_bit(native):
+    """Sequences that begin with the same blocks give the same whether these are read once or for each."""
+    rows = [(40, 1), (79, 1), (48, 1), (100, 20), (47, 1), (63, 1)]
+    q, cache, tables = native_case(rows, 6, 2, 24)
+    tables[:3, :2] = tables[0, :2]
+    tables[4:, :3] = tables[4, :3]
+    each = tile_plan(native, rows, tables, 100)
+    expected = paged_attention(q, cache, each)
+    for groups in ([[0, 3, 2], [3, 1, 0], [4, 2, 3]], [[0, 2, 1], [2, 1, 0], [3, 1, 0], [4, 2, 2]]):
+        together = TilePlan(native, tables, each.tiles_4B, columns(groups))
+        assert torch.equal(paged_attention(q, cache, together), expected)
+
+
+@on_all_levels
+def test_what_is_shared_is_read_from_the_first_of_a_group(native):
+    """So that a plan that shares what is not the same would show."""
+    rows = [(40, 1), (40, 1)]
+    q, cache, tables = native_case(rows, 6, 2, 24)
+    each = tile_plan(native, rows, tables, 100)
+    wrong = TilePlan(native, tables, each.tiles_4B, columns([[0, 2, 2]]))
+    tables_read = tables.clone()
+    tables_read[1, :2] = tables[0, :2]
+    right = tile_plan(native, rows, tables_read, 100)
+    assert torch.equal(paged_attention(q, cache, wrong), paged_attention(q, cache, right))
 
 
 @on_all_levels
