@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "abi.h"
+#include "attention_work.h"
 #include "pool.h"
 #include "simd.h"
 
 namespace actorlm {
 namespace {
 
-constexpr long BLOCK = LANES;       // keys of a block of the cache
 constexpr long BLOCKS_AT_ONCE = 4;  // whose values stay in the first-level cache for all queries that read them
 constexpr long BLOCKS_AHEAD = 2;    // by which memory is asked for keys and values before they are needed
 #if defined(__AVX512F__)
@@ -26,38 +26,8 @@ constexpr int MAX_QUERIES = 8, WIDTH = 2;
 constexpr int MAX_QUERIES = 6, WIDTH = 1;
 #endif
 
-struct Attention {
-  const float *queries;   // [tokens, q_heads, size], tokens at a distance of query_stride
-  float *out;             // [tokens, q_heads, size]
-  const int32_t *tables;  // [rows, table_width]: the blocks of each sequence
-  const int32_t *tiles;   // [4, tiles]: row, first token, its position, number of tokens
-  const int32_t *groups;  // [3, groups]: first tile, number of tiles, number of blocks that are read for all of them
-  long num_tiles, num_groups, table_width, query_stride, q_heads, kv_heads, size, num_blocks;
-
-  long padded_size() const { return (size + LANES - 1) / LANES * LANES; }
-};
-
-struct Tile {
-  long row, token, position, tokens;
-
-  long num_blocks() const { return (position + tokens + BLOCK - 1) / BLOCK; }
-};
-
-struct Query {  // of one token and one head
-  const float *in;
-  float *out;
-  long num_keys;
-};
-
-struct Visit {  // a block, and the queries [first, end) that read it
-  long first, end;
-  long index;  // of the block in its sequence
-  long block;  // of the cache
-};
-
 struct Scratch {
-  std::vector<Query> queries;
-  std::vector<Visit> visits;
+  Work work;
   std::vector<float> transposed;  // one block of keys: [size up to a multiple of 16][16]
   std::vector<float> scores;      // [queries][keys of the longest sequence up to a multiple of 16]
   std::vector<float> totals;      // [queries]
@@ -71,10 +41,10 @@ struct Job {
   long block_stride, row_size;  // row_size is that of a row of scores
   Scratch &scratch;
 
-  const Query &query(long i) const { return scratch.queries[size_t(i)]; }
-  const Visit &visit(long v) const { return scratch.visits[size_t(v)]; }
-  long num_queries() const { return long(scratch.queries.size()); }
-  long num_visits() const { return long(scratch.visits.size()); }
+  const Query &query(long i) const { return scratch.work.queries[size_t(i)]; }
+  const Visit &visit(long v) const { return scratch.work.visits[size_t(v)]; }
+  long num_queries() const { return long(scratch.work.queries.size()); }
+  long num_visits() const { return long(scratch.work.visits.size()); }
   float *scores(long i) const { return scratch.scores.data() + i * row_size; }
   float *sums(long i) const { return scratch.sums.data() + i * all.padded_size(); }
   const Cached *key_block(long v) const { return keys + visit(v).block * block_stride; }
@@ -87,43 +57,6 @@ struct Job {
     for (long i = 0; i < BLOCK * all.size * long(sizeof(Cached)); i += LINE) fetch((const char *)block + i);
   }
 };
-
-Tile tile_of(const Attention &all, long t) {
-  const int32_t *tiles = all.tiles + t;
-  return {tiles[0], tiles[all.num_tiles], tiles[2 * all.num_tiles], tiles[3 * all.num_tiles]};
-}
-
-// The queries of a tile, of the query heads from `head` on.
-void add_queries(const Attention &all, const Tile &tile, long head, long heads, std::vector<Query> &to) {
-  for (long i = 0; i < tile.tokens; i++) {
-    for (long h = head; h < head + heads; h++) {
-      const float *in = all.queries + (tile.token + i) * all.query_stride + h * all.size;
-      to.push_back({in, all.out + ((tile.token + i) * all.q_heads + h) * all.size, tile.position + i + 1});
-    }
-  }
-}
-
-// Fills the lists of queries and visits; gives the number of blocks of the longest sequence.
-long list_work(const Attention &all, long group, long head, Scratch &scratch) {
-  const long heads = all.q_heads / all.kv_heads, begin = all.groups[group];
-  const long end = begin + all.groups[all.num_groups + group], shared = all.groups[2 * all.num_groups + group];
-  const auto visit = [&](long first, long last, const Tile &tile, long block, long end_block) {
-    const int32_t *table = all.tables + tile.row * all.table_width;
-    for (; block < end_block; block++) scratch.visits.push_back({first, last, block, table[block]});
-  };
-  scratch.queries.clear();
-  scratch.visits.clear();
-  for (long t = begin; t < end; t++) add_queries(all, tile_of(all, t), head * heads, heads, scratch.queries);
-  visit(0, long(scratch.queries.size()), tile_of(all, begin), 0, shared);
-  long first = 0, longest = 0;
-  for (long t = begin; t < end; t++) {
-    const Tile tile = tile_of(all, t);
-    visit(first, first + tile.tokens * heads, tile, shared, tile.num_blocks());
-    first += tile.tokens * heads;
-    longest = std::max(longest, tile.num_blocks());
-  }
-  return longest;
-}
 
 template <class Cached>
 void transpose_block(const Cached *keys, float *to, long size) {
@@ -277,9 +210,10 @@ void attend_all(Pool &pool, const Attention &all, const Cached *cache) {
   const long head_stride = BLOCK * all.size;
   pool.run(all.num_groups * all.kv_heads, [&](long chunk) {
     static thread_local Scratch scratch;
-    const long head = chunk % all.kv_heads, num_blocks = list_work(all, chunk / all.kv_heads, head, scratch);
+    const long head = chunk % all.kv_heads;
+    scratch.work.list(all, chunk / all.kv_heads, head);
     const Cached *keys = cache + head * head_stride, *values = keys + all.num_blocks * all.kv_heads * head_stride;
-    attend(Job<Cached>{all, keys, values, all.kv_heads * head_stride, num_blocks * BLOCK, scratch});
+    attend(Job<Cached>{all, keys, values, all.kv_heads * head_stride, scratch.work.num_blocks * BLOCK, scratch});
   });
 }
 

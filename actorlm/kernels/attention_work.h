@@ -1,0 +1,85 @@
+// What attention has to compute in a step, and which queries read which block of the cache.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "simd.h"
+
+namespace actorlm {
+
+constexpr long BLOCK = LANES;  // keys of a block of the cache
+
+struct Tile {
+  long row, token, position, tokens;
+
+  long num_blocks() const { return (position + tokens + BLOCK - 1) / BLOCK; }
+};
+
+struct Attention {
+  const float *queries;   // [tokens, q_heads, size], tokens at a distance of query_stride
+  float *out;             // [tokens, q_heads, size]
+  const int32_t *tables;  // [rows, table_width]: the blocks of each sequence
+  const int32_t *tiles;   // [4, tiles]: row, first token, its position, number of tokens
+  const int32_t *groups;  // [3, groups]: first tile, number of tiles, number of blocks that are read for all of them
+  long num_tiles, num_groups, table_width, query_stride, q_heads, kv_heads, size, num_blocks;
+
+  long padded_size() const { return (size + LANES - 1) / LANES * LANES; }
+
+  Tile tile(long t) const {
+    return {tiles[t], tiles[num_tiles + t], tiles[2 * num_tiles + t], tiles[3 * num_tiles + t]};
+  }
+};
+
+struct Query {  // of one token and one head
+  const float *in;
+  float *out;
+  long num_keys;
+};
+
+struct Visit {  // a block, and the queries [first, end) that read it
+  long first, end;
+  long index;  // of the block in its sequence
+  long block;  // of the cache
+};
+
+// What one group needs of one key-value head.
+class Work {
+ public:
+  std::vector<Query> queries;
+  std::vector<Visit> visits;
+  long num_blocks;  // of the longest sequence
+
+  void list(const Attention &all, long group, long head) {
+    const long begin = all.groups[group], end = begin + all.groups[all.num_groups + group];
+    const long shared = all.groups[2 * all.num_groups + group];
+    queries.clear(), visits.clear(), num_blocks = 0;
+    for (long t = begin; t < end; t++) add_queries(all, all.tile(t), head);
+    add_visits(all, all.tile(begin), 0, long(queries.size()), 0, shared);
+    for (long t = begin, first = 0; t < end; t++) {
+      const Tile tile = all.tile(t);
+      const long next = first + tile.tokens * (all.q_heads / all.kv_heads);
+      add_visits(all, tile, first, next, shared, tile.num_blocks());
+      num_blocks = std::max(num_blocks, tile.num_blocks()), first = next;
+    }
+  }
+
+ private:
+  void add_queries(const Attention &all, const Tile &tile, long head) {
+    const long heads = all.q_heads / all.kv_heads;
+    for (long i = 0; i < tile.tokens; i++) {
+      for (long h = head * heads; h < (head + 1) * heads; h++) {
+        const float *in = all.queries + (tile.token + i) * all.query_stride + h * all.size;
+        queries.push_back({in, all.out + ((tile.token + i) * all.q_heads + h) * all.size, tile.position + i + 1});
+      }
+    }
+  }
+
+  void add_visits(const Attention &all, const Tile &tile, long first, long end, long block, long end_block) {
+    const int32_t *table = all.tables + tile.row * all.table_width;
+    for (; block < end_block; block++) visits.push_back({first, end, block, table[block]});
+  }
+};
+
+}  // namespace actorlm
