@@ -10,6 +10,7 @@ import msgspec
 
 from actorlm.api.schema import AtLeastOne, Choosing, TopLogprobs
 from actorlm.errors import BadRequest
+from actorlm.invalid import fault
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -45,6 +46,5 @@ def checked(params: Any, where: str) -> SamplingParams:
     try:
         return msgspec.convert(fields, SamplingParams)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at ")
-        field = path.strip("`").removeprefix("$.")
-        raise BadRequest(f"{where}: {field}: {reason}", param=field) from None
+        found = fault(error, fields)
+        raise BadRequest(f"{where}: {found.message}", param=found.path) from None

@@ -81,7 +81,7 @@ def decode(body: bytes, kind: type) -> Any:
         request = _decoder(kind).decode(body)
         json.loads(body, object_pairs_hook=_unique)
     except msgspec.ValidationError as error:
-        raise invalid_body(error) from None
+        raise invalid_body(error, body) from None
     except msgspec.DecodeError as error:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     except RecursionError:

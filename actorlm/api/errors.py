@@ -3,7 +3,6 @@
 Messages that quote a request are cut, so that an error is never as large as what it answers.
 """
 
-import re
 from typing import Any
 
 import msgspec
@@ -15,13 +14,12 @@ from litestar.types import Send
 from actorlm.api.fields import limitation
 from actorlm.api.schema import ErrorDescription, ErrorResponse
 from actorlm.errors import ActorlmError, BadRequest, NotFound, Overloaded, Unavailable
+from actorlm.invalid import json_fault
 
 log = structlog.get_logger(__name__)
 
 MAX_MESSAGE = 500
 MAX_PARAM = 100
-PATH = re.compile(r"^(?P<text>.*) - at (?:key in )?`\$(?P<path>.*)`$", re.DOTALL)
-FIELD = re.compile(r"(?:unknown|required) field `(?P<name>.*)`$", re.DOTALL)
 
 
 class MethodNotAllowed(BadRequest):
@@ -70,17 +68,12 @@ _FROM_STATUS: dict[int, type[ActorlmError]] = {
 }
 
 
-def invalid_body(error: msgspec.ValidationError) -> BadRequest:
+def invalid_body(error: msgspec.ValidationError, body: bytes) -> BadRequest:
     """What msgspec has against a body, with the path of the field as `param`: `messages[0].role`."""
-    located = PATH.match(str(error))
-    text, path = (located["text"], located["path"]) if located else (str(error), "")
-    if missing := FIELD.search(text):
-        path = f"{path}.{missing['name']}"
-    path = path.lstrip(".").removesuffix("[...]")
-    root = re.split(r"[.\[]", path, maxsplit=1)[0]
-    if reason := limitation(root):
-        return BadRequest(f"{root}: {text}; {reason}", param=root)
-    return BadRequest(f"{path}: {text}" if path else text, param=path or None)
+    found = json_fault(error, body)
+    if reason := limitation(found.field):
+        return BadRequest(f"{found.field}: {found.reason}; {reason}", param=found.field)
+    return BadRequest(found.message, param=found.path or None)
 
 
 def as_actorlm_error(error: Exception) -> ActorlmError:

@@ -15,6 +15,7 @@ from actorlm.api.ports import Limits, Submission
 from actorlm.api.schema_chat import Message
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import BadRequest
+from actorlm.invalid import fault
 from actorlm.offline.batch import Job
 from actorlm.params import SamplingParams
 from actorlm.text.bad_words import sequences, spellings
@@ -119,7 +120,9 @@ def typed_messages(messages: Sequence[Any], where: str) -> list[Message]:
     """Messages written as dicts. Raises BadRequest naming `where` and the field at fault."""
     try:
         return msgspec.convert(list(messages), list[Message])
-    except (msgspec.ValidationError, TypeError) as error:
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{where}{fault(error, messages).message}", param=where) from None
+    except TypeError as error:
         raise BadRequest(f"{where}: {error}", param=where) from None
 
 

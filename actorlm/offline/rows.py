@@ -8,6 +8,7 @@ import msgspec
 from actorlm.api.schema import AtLeastOne, ErrorDescription, PromptTokensDetails, Usage
 from actorlm.api.schema_chat import Message
 from actorlm.errors import ActorlmError, BadRequest
+from actorlm.invalid import json_fault
 from actorlm.offline.logprobs import Place
 from actorlm.offline.outputs import CompletionOutput, RequestOutput
 from actorlm.params import DEFAULT_MAX_TOKENS, SamplingParams, Scored
@@ -92,8 +93,10 @@ def parse(number: int, line: bytes) -> Row:
     """The row of a line. Raises BadRequest naming its number and the field at fault."""
     try:
         row = _DECODER.decode(line)
-    except (msgspec.DecodeError, RecursionError) as error:  # a ValidationError is one
-        raise BadRequest(f"line {number}: {str(error).replace(' - at `$`', '')}") from None
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"line {number}: {json_fault(error, line).message}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"line {number}: {error}") from None
     if sum(getattr(row, name) is not None for name in PROMPT_FIELDS) != 1:
         raise BadRequest(f"line {number}: it needs one of {', '.join(PROMPT_FIELDS)}")
     if row.id is not None and row.custom_id is not None:

@@ -206,7 +206,7 @@ def test_chats_are_rendered_by_the_template(null):
         ([1.5], None, BadRequest, r"prompts\[0\] is neither"),
         ([[1], [2, 999]], None, BadRequest, r"prompts\[1\] has token id 999"),
         ([[1], [2] * 100], None, ContextLengthExceeded, r"holds 64 tokens.*prompts\[1\] has 100; shorten it"),
-        (["a"], SamplingParams(temperature=3), BadRequest, r"params: temperature: Expected `float` <= 2"),
+        (["a"], SamplingParams(temperature=3), BadRequest, r"params: temperature is 3: Expected `float` <= 2"),
         (["a"] * 2, [SamplingParams(), SamplingParams(top_p=0)], BadRequest, r"params\[1\]: top_p"),
         (["a"], SamplingParams(stop=[""]), BadRequest, "params: stop"),
         (["a"], SamplingParams(max_tokens=0), BadRequest, "params: max_tokens"),
