@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 
@@ -46,7 +46,7 @@ def test_links_lead_somewhere(page):
 
 NEW = ["actorlm/messages/auditor.py", "actorlm/actors/auditor.py", "actorlm/kernels/gelu_mul.py"]
 NEW += ["actorlm/kernels/gelu_mul.cpp", "tests/kernels/test_gelu_mul.py", "actorlm/api/limits.py"]
-"""What the recipes of which-file.md make."""
+"""What the recipes of docs/adding make."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -73,10 +73,12 @@ def test_what_recipes_import_exists(code):
             assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
 
 
-def test_every_page_is_in_the_index():
-    index = (ROOT / "docs/README.md").read_text()
-    for page in (ROOT / "docs").glob("*.md"):
-        assert page.name == "README.md" or f"({page.name})" in index, page.name
+@pytest.mark.parametrize(("index", "pages"), [("README.md", "*.md"), ("which-file.md", "adding/*.md")])
+def test_every_page_is_in_its_index(index, pages):
+    docs = ROOT / "docs"
+    text = (docs / index).read_text()
+    for page in docs.glob(pages):
+        assert page.name == index or f"({page.relative_to(docs)})" in text, page.name
 
 
 def _quotes():
