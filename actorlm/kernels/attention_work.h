@@ -17,19 +17,25 @@ struct Tile {
   long num_blocks() const { return (position + tokens + BLOCK - 1) / BLOCK; }
 };
 
-struct Attention {
-  const float *queries;   // [tokens, q_heads, size], tokens at a distance of query_stride
-  float *out;             // [tokens, q_heads, size]
+// Who attends to what, in all layers of a step. Laid out as `TilePlan.numbers_6` is.
+struct Plan {
   const int32_t *tables;  // [rows, table_width]: the blocks of each sequence
   const int32_t *tiles;   // [4, tiles]: row, first token, its position, number of tokens
   const int32_t *groups;  // [3, groups]: first tile, number of tiles, number of blocks that are read for all of them
-  long num_tiles, num_groups, table_width, query_stride, q_heads, kv_heads, size, num_blocks;
-
-  long padded_size() const { return (size + LANES - 1) / LANES * LANES; }
+  int64_t table_width, num_tiles, num_groups;
 
   Tile tile(long t) const {
     return {tiles[t], tiles[num_tiles + t], tiles[2 * num_tiles + t], tiles[3 * num_tiles + t]};
   }
+};
+
+struct Attention {
+  Plan plan;
+  const float *queries;  // [tokens, q_heads, size], tokens at a distance of query_stride
+  float *out;            // [tokens, q_heads, size]
+  long query_stride, q_heads, kv_heads, size, num_blocks;
+
+  long padded_size() const { return (size + LANES - 1) / LANES * LANES; }
 };
 
 struct Query {  // of one token and one head
@@ -52,13 +58,13 @@ class Work {
   long num_blocks;  // of the longest sequence
 
   void list(const Attention &all, long group, long head) {
-    const long begin = all.groups[group], end = begin + all.groups[all.num_groups + group];
-    const long shared = all.groups[2 * all.num_groups + group];
+    const long begin = all.plan.groups[group], end = begin + all.plan.groups[all.plan.num_groups + group];
+    const long shared = all.plan.groups[2 * all.plan.num_groups + group];
     queries.clear(), visits.clear(), num_blocks = 0;
-    for (long t = begin; t < end; t++) add_queries(all, all.tile(t), head);
-    add_visits(all, all.tile(begin), 0, long(queries.size()), 0, shared);
+    for (long t = begin; t < end; t++) add_queries(all, all.plan.tile(t), head);
+    add_visits(all, all.plan.tile(begin), 0, long(queries.size()), 0, shared);
     for (long t = begin, first = 0; t < end; t++) {
-      const Tile tile = all.tile(t);
+      const Tile tile = all.plan.tile(t);
       const long next = first + tile.tokens * (all.q_heads / all.kv_heads);
       add_visits(all, tile, first, next, shared, tile.num_blocks());
       num_blocks = std::max(num_blocks, tile.num_blocks()), first = next;
@@ -77,7 +83,7 @@ class Work {
   }
 
   void add_visits(const Attention &all, const Tile &tile, long first, long end, long block, long end_block) {
-    const int32_t *table = all.tables + tile.row * all.table_width;
+    const int32_t *table = all.plan.tables + tile.row * all.plan.table_width;
     for (; block < end_block; block++) visits.push_back({first, end, block, table[block]});
   }
 };

@@ -138,7 +138,6 @@ def choose_tokens(
     tokens, best = np.empty(len(logits_SV), np.int32), np.empty(len(logits_SV), np.float32)
     columns = (draws.temperature, draws.min_p, draws.top_p, draws.top_k, draws.words, tokens, best)
     assert all(column.flags.c_contiguous for column in columns), "columns are dense"
-    native.library.choose_tokens(
-        native.pool, logits_SV.data_ptr(), *(column.ctypes.data for column in columns), *logits_SV.shape
-    )
+    addresses = (column.ctypes.data for column in columns)
+    native.launch("choose_tokens", native.pool, logits_SV, *addresses, *logits_SV.shape)
     return tokens, best

@@ -32,9 +32,7 @@ class PackedMatrix:
         rows = rows_RI.to(self.panels.dtype).contiguous()
         assert begin + len(rows) <= self.shape[0], "the rows are the matrix's own"
         assert rows.shape[1] == self.shape[1], "a row has a number for each feature"
-        self.native.library.pack(
-            rows.itemsize, self.panels.data_ptr(), rows.data_ptr(), begin, len(rows), self.shape[1]
-        )
+        self.native.launch("pack", rows.itemsize, self.panels, rows, begin, len(rows), self.shape[1])
 
     def unpacked(self) -> Tensor:
         """A copy [O, I]."""
@@ -106,10 +104,10 @@ def linear(out_TO: Tensor, x_TI: Tensor, weight: Matrix, bias_O: Tensor | None =
     assert out_TO.shape == (rows, outputs), "a result for each row and output"
     assert x_TI.dtype is out_TO.dtype is torch.float32, "rows and results are float32"
     assert x_TI.stride(1) == out_TO.stride(1) == 1, "features are consecutive"
-    native, bias = weight.native, None if bias_O is None else bias_O.data_ptr()
-    native.library.linear(
-        native.pool, TYPES[weight.panels.dtype], weight.panels.data_ptr(), bias, x_TI.data_ptr(), out_TO.data_ptr(),
-        rows, inputs, outputs, x_TI.stride(0), out_TO.stride(0), adds,
+    native, panels = weight.native, weight.panels
+    native.launch(
+        "linear", native.pool, TYPES[panels.dtype], panels, bias_O, x_TI, out_TO, rows, inputs, outputs,
+        x_TI.stride(0), out_TO.stride(0), adds,
     )  # fmt: skip
 
 
@@ -118,7 +116,6 @@ def gather_rows(matrix: Matrix, ids_T: Tensor) -> Tensor:
     if not isinstance(matrix, PackedMatrix):
         return matrix.index_select(0, ids_T)
     out_TI = torch.empty(len(ids_T), matrix.shape[1])
-    matrix.native.library.gather(
-        TYPES[matrix.panels.dtype], matrix.panels.data_ptr(), ids_T.data_ptr(), out_TI.data_ptr(), *out_TI.shape
-    )
+    panels = matrix.panels
+    matrix.native.launch("gather", TYPES[panels.dtype], panels, ids_T, out_TI, *out_TI.shape)
     return out_TI

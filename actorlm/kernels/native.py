@@ -1,13 +1,15 @@
 """The compiled kernels: the library for this CPU, and the threads that it computes with. Imports no torch.
 
-A library is chosen by what the CPU can do, at run time. Every function takes the pool first, then addresses and sizes;
-the launchers in this package check what they pass.
+A library is chosen by what the CPU can do, at run time. Its functions take addresses and sizes; the launchers in this
+package check what they pass. Launches can be recorded, to be repeated without the launchers.
 """
 
 import ctypes
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from actorlm.errors import ConfigError
 from actorlm.kernels.build import LEVELS, library_path
@@ -20,10 +22,18 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "rms_norm": (ADDRESS, ADDRESS, ADDRESS, FLOAT, ADDRESS, SIZE, SIZE),
     "silu_mul": (ADDRESS, ADDRESS, ADDRESS, SIZE, SIZE),
     "rope_and_store": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 4),
-    "paged_attention": (ADDRESS, NUMBER, *[ADDRESS] * 6, *[SIZE] * 8),
+    "paged_attention": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 5),
     "choose_tokens": (*[ADDRESS] * 9, SIZE, SIZE),
     "pool_stop": (ADDRESS,),
 }
+
+
+class Launch(NamedTuple):
+    """A function that was called, with addresses and sizes, and what they were made of, which keeps the memory."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    made_of: tuple[Any, ...]
 
 
 class Native:
@@ -34,7 +44,27 @@ class Native:
         self.threads = threads
         self.library = _load(library_path(level))
         self.pool: int = self.library.pool_start(threads)
+        self._recording: list[Launch] | None = None
         weakref.finalize(self, self.library.pool_stop, self.pool)
+
+    def launch(self, name: str, *arguments: Any) -> None:
+        """Calls a function. A tensor stands for its address."""
+        function = getattr(self.library, name)
+        addressed = tuple(each.data_ptr() if hasattr(each, "data_ptr") else each for each in arguments)
+        if self._recording is not None:
+            self._recording.append(Launch(function, addressed, arguments))
+        function(*addressed)
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Launch]]:
+        """Gathers the launches meanwhile, so that they can be repeated: the same work on what lies there then."""
+        assert self._recording is None, "one recording at a time"
+        launches: list[Launch] = []
+        self._recording = launches
+        try:
+            yield launches
+        finally:
+            self._recording = None
 
 
 def _load(path: Path) -> ctypes.CDLL:

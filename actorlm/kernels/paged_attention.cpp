@@ -208,7 +208,7 @@ void attend(const Job<Cached> &job) {
 template <class Cached>
 void attend_all(Pool &pool, const Attention &all, const Cached *cache) {
   const long head_stride = BLOCK * all.size;
-  pool.run(all.num_groups * all.kv_heads, [&](long chunk) {
+  pool.run(all.plan.num_groups * all.kv_heads, [&](long chunk) {
     static thread_local Scratch scratch;
     const long head = chunk % all.kv_heads;
     scratch.work.list(all, chunk / all.kv_heads, head);
@@ -223,11 +223,9 @@ void attend_all(Pool &pool, const Attention &all, const Cached *cache) {
 using namespace actorlm;
 
 ACTORLM_API void paged_attention(Pool *pool, Type type, const void *cache, const float *queries, float *out,
-                                 const int32_t *tables, const int32_t *tiles, const int32_t *groups, long num_tiles,
-                                 long num_groups, long table_width, long query_stride, long q_heads, long kv_heads,
-                                 long size, long num_blocks) {
-  const Attention all{queries,     out,          tables,  tiles,    groups, num_tiles, num_groups,
-                      table_width, query_stride, q_heads, kv_heads, size,   num_blocks};
+                                 const Plan *plan, long query_stride, long q_heads, long kv_heads, long size,
+                                 long num_blocks) {
+  const Attention all{*plan, queries, out, query_stride, q_heads, kv_heads, size, num_blocks};
   switch (type) {
     case Type::FLOAT32: return attend_all(*pool, all, (const float *)cache);
     case Type::FLOAT16: return attend_all(*pool, all, (const Half *)cache);

@@ -51,18 +51,24 @@ class AttentionPlan:
     pieces: tuple[Piece, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class TilePlan:
-    """The same for the native kernel."""
+    """The same for the native kernel.
 
-    native: Native
-    tables_RX: Tensor
-    """int32: the blocks of each row's sequence."""
-    tiles_4B: Tensor
-    """int32: the row of each tile, its first token, the position of that in its sequence, the number of tokens."""
-    groups_3G: Tensor
-    """int32: the first tile of each group, the number of tiles, and with how many same blocks all their rows begin that
-    are to be read once; all their queries see all keys in those. No blocks in a group of one tile."""
+    `tables_RX` (int32) are the blocks of each row's sequence; `tiles_4B` (int32) the row of each tile, its first token,
+    the position of that in its sequence, the number of tokens; `groups_3G` (int32) the first tile of each group, the
+    number of tiles, and with how many same blocks all their rows begin that are to be read once, where all their
+    queries see all keys. No blocks in a group of one tile.
+    """
+
+    def __init__(self, native: Native, tables_RX: Tensor, tiles_4B: Tensor, groups_3G: Tensor) -> None:
+        self.native = native
+        self.tables_RX = tables_RX
+        self.tiles_4B = tiles_4B
+        self.groups_3G = groups_3G
+        parts = (tables_RX, tiles_4B, groups_3G)
+        addresses, sizes = [part.data_ptr() for part in parts], [part.shape[1] for part in parts]
+        self.numbers_6 = torch.tensor(addresses + sizes)
+        """What C++ sees of it: addresses, then width of the tables, numbers of tiles and groups."""
 
 
 def reference(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan) -> Tensor:
@@ -86,10 +92,12 @@ def _attend(q_PnH: Tensor, cache: LayerCache, piece: Piece) -> Tensor:
     return out_BnQH.transpose(1, 2).reshape(size, -1)
 
 
-def paged_attention(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan | TilePlan) -> Tensor:
+def paged_attention(
+    q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan | TilePlan, out_TX: Tensor | None = None
+) -> Tensor:
     """Gives [T, n H]: softmax(q k^T / sqrt(H)) v over the keys and values that the plan gives each token.
 
-    Launches the implementation that the plan is for.
+    Launches the implementation that the plan is for; the native one writes to `out` if there is one.
     """
     assert q_TnH.shape[1] % cache.num_kv_heads == 0, "each key-value head serves equally many query heads"
     if isinstance(plan, AttentionPlan):
@@ -97,11 +105,12 @@ def paged_attention(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan | Tile
     tokens, num_heads, head_dim = q_TnH.shape
     assert q_TnH.dtype is torch.float32, "queries are float32"
     assert q_TnH.stride()[1:] == (head_dim, 1), "heads of a token follow each other"
-    out_TX = torch.empty(tokens, num_heads * head_dim)
-    plan.native.library.paged_attention(
-        plan.native.pool, TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H.data_ptr(), q_TnH.data_ptr(),
-        out_TX.data_ptr(), plan.tables_RX.data_ptr(), plan.tiles_4B.data_ptr(), plan.groups_3G.data_ptr(),
-        plan.tiles_4B.shape[1], plan.groups_3G.shape[1], plan.tables_RX.shape[1], q_TnH.stride(0), num_heads,
-        cache.num_kv_heads, head_dim, cache.all_2bk16H.shape[1],
+    if out_TX is None:
+        out_TX = torch.empty(tokens, num_heads * head_dim)
+    assert out_TX.shape == (tokens, num_heads * head_dim), "a result for each token"
+    assert out_TX.is_contiguous(), "results follow each other"
+    plan.native.launch(
+        "paged_attention", plan.native.pool, TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H, q_TnH, out_TX,
+        plan.numbers_6, q_TnH.stride(0), num_heads, cache.num_kv_heads, head_dim, cache.all_2bk16H.shape[1],
     )  # fmt: skip
     return out_TX

@@ -22,10 +22,12 @@ def _normalised(x_TE: Tensor, eps: float) -> Tensor:
     return x_TE * mean_square_T1.rsqrt_()
 
 
-def rms_norm(x_TE: Tensor, weight_E: Tensor, eps: float, native: Native | None = None) -> Tensor:
+def rms_norm(
+    x_TE: Tensor, weight_E: Tensor, eps: float, native: Native | None = None, out_TE: Tensor | None = None
+) -> Tensor:
     """`x / sqrt(mean(x**2) + eps) * weight`; computed in float32, and rounded before the weight is applied.
 
-    Launches the native kernel, for which all is float32, or plain torch.
+    Launches the native kernel, for which all is float32 and which writes to `out` if there is one, or plain torch.
     """
     assert x_TE.shape[-1:] == weight_E.shape, "one weight for each feature"
     assert x_TE.dtype is weight_E.dtype, "a model has one dtype"
@@ -33,6 +35,8 @@ def rms_norm(x_TE: Tensor, weight_E: Tensor, eps: float, native: Native | None =
         return reference(x_TE, weight_E, eps)
     assert x_TE.dtype is torch.float32, "rows are float32"
     assert x_TE.is_contiguous(), "rows follow each other"
-    out_TE = torch.empty_like(x_TE)
-    native.library.rms_norm(native.pool, x_TE.data_ptr(), weight_E.data_ptr(), eps, out_TE.data_ptr(), *x_TE.shape)
+    if out_TE is None:
+        out_TE = torch.empty_like(x_TE)
+    assert out_TE.shape == x_TE.shape, "a result for each number"
+    native.launch("rms_norm", native.pool, x_TE, weight_E, eps, out_TE, *x_TE.shape)
     return out_TE

@@ -64,7 +64,7 @@ def rope_and_store(heads: Heads, rotation_T1h: Tensor, cache: LayerCache, places
     assert rotation_T1h.shape == (tokens, 1, head_dim // 2), "an angle for each pair of numbers"
     assert rotation_T1h.is_contiguous(), "rotations follow each other"
     assert places_T2k.is_contiguous(), "places follow each other"
-    native.library.rope_and_store(
-        native.pool, TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H.data_ptr(), heads.flat_TX.data_ptr(),
-        rotation_T1h.data_ptr(), places_T2k.data_ptr(), tokens, num_heads, num_kv_heads, head_dim,
+    native.launch(
+        "rope_and_store", native.pool, TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H, heads.flat_TX, rotation_T1h,
+        places_T2k, tokens, num_heads, num_kv_heads, head_dim,
     )  # fmt: skip

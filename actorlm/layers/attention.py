@@ -13,6 +13,7 @@ from actorlm.kernels.linear import PackedRows
 from actorlm.kernels.paged_attention import AttentionPlan, TilePlan, paged_attention
 from actorlm.kernels.pages import Arena
 from actorlm.kernels.rope_and_store import Heads, rope_and_store
+from actorlm.layers.activations import Activations
 from actorlm.layers.linear import Linear
 
 
@@ -27,6 +28,16 @@ class StepInputs:
     plan: AttentionPlan | TilePlan
     sampled_S: Tensor
     """Which of the T tokens need logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """What every layer of a step needs of it, beside the tokens' vectors."""
+
+    rotation_T1h: Tensor
+    """complex64 numbers of absolute value 1."""
+    places_T2k: Tensor
+    plan: AttentionPlan | TilePlan
 
 
 class Attention:
@@ -49,10 +60,9 @@ class Attention:
         """A buffer for so many tokens, for this layer and all of its shape."""
         return Heads(num_tokens, *self._shape)
 
-    def add_to(
-        self, total_TE: Tensor, x_TE: Tensor, heads: Heads, rotation_T1h: Tensor, inputs: StepInputs, cache: LayerCache
-    ) -> None:
+    def add_to(self, total_TE: Tensor, x_TE: Tensor, work: Activations, inputs: LayerInputs, cache: LayerCache) -> None:
         """Adds attention(x) to `total`, in place; the cache gains keys and values of the step's tokens."""
+        heads = work.heads
         self.qkv.write_to(heads.flat_TX, x_TE)
-        rope_and_store(heads, rotation_T1h, cache, inputs.places_T2k)
-        self.output.add_to(total_TE, paged_attention(heads.q_TnH, cache, inputs.plan))
+        rope_and_store(heads, inputs.rotation_T1h, cache, inputs.places_T2k)
+        self.output.add_to(total_TE, paged_attention(heads.q_TnH, cache, inputs.plan, work.attended_TX))

@@ -21,6 +21,6 @@ class RMSNorm:
         """(name, the tensor to fill)."""
         yield f"{self._name}.weight", self.weight_E
 
-    def __call__(self, x_TE: Tensor) -> Tensor:
-        """The result [T, E]."""
-        return rms_norm(x_TE, self.weight_E, self._eps, self._native)
+    def __call__(self, x_TE: Tensor, out_TE: Tensor | None = None) -> Tensor:
+        """The result [T, E], which a native kernel writes to `out` if there is one."""
+        return rms_norm(x_TE, self.weight_E, self._eps, self._native, out_TE)

@@ -14,11 +14,13 @@ from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.linear import PackedRows
 from actorlm.kernels.native import Native
 from actorlm.kernels.pages import Arena
-from actorlm.layers.attention import Attention, StepInputs
+from actorlm.layers.activations import Activations
+from actorlm.layers.attention import Attention, LayerInputs, StepInputs
 from actorlm.layers.embedding import Embedding
 from actorlm.layers.mlp import GatedMLP
 from actorlm.layers.rms_norm import RMSNorm
 from actorlm.layers.rotary import Rotary
+from actorlm.models.stack import Stack
 from actorlm.models.weights import Parameter
 
 TOP = {
@@ -56,6 +58,19 @@ class Block:
         self.mlp_norm = RMSNorm("mlp_norm", size, eps, arena)
         self.mlp = GatedMLP(size, model.intermediate_size, bias=model.mlp_bias, arena=arena)
 
+    def buffers(self, num_tokens: int, native: Native | None) -> Activations:
+        """For this layer and all of its shape."""
+        heads, gates = self.attention.heads(num_tokens), self.mlp.gates(num_tokens)
+        if native is None:
+            return Activations(None, heads, None, gates)
+        normed_TE = torch.empty(num_tokens, len(self.attention_norm.weight_E))
+        return Activations(normed_TE, heads, torch.empty(num_tokens, heads.q_TnH[0].numel()), gates)
+
+    def update(self, x_TE: Tensor, inputs: LayerInputs, cache: LayerCache, work: Activations) -> None:
+        """Adds to `x` what the layer computes, in place."""
+        self.attention.add_to(x_TE, self.attention_norm(x_TE, work.normed_TE), work, inputs, cache)
+        self.mlp.add_to(x_TE, self.mlp_norm(x_TE, work.normed_TE), work.gates)
+
     def parameters(self) -> Iterator[tuple[str, Tensor | PackedRows]]:
         """(name, the tensor to fill) of everything in the layer."""
         for part in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
@@ -72,6 +87,7 @@ class Llama:
         self.rotary = Rotary(model.head_dim, model.rope_theta, model.rope_scaling)
         self.blocks = [Block(model, arena) for _ in range(model.num_layers)]
         self.norm = RMSNorm("norm", model.hidden_size, model.rms_norm_eps, arena)
+        self._stack = Stack(self.blocks, native)
         self.head = self.embedding
         if not model.tie_word_embeddings:
             self.head = Embedding("head", model.vocab_size, model.hidden_size, arena)
@@ -99,9 +115,6 @@ class Llama:
     def __call__(self, inputs: StepInputs, caches: list[LayerCache]) -> Tensor:
         """Logits [S, V] in float32. `caches` are the layers' own, which gain the step's tokens."""
         x_TE = self.embedding(inputs.token_ids_T)
-        rotation_T1h = self.rotary(inputs.positions_T)
-        heads, gates = self.blocks[0].attention.heads(len(x_TE)), self.blocks[0].mlp.gates(len(x_TE))
-        for block, cache in zip(self.blocks, caches, strict=True):
-            block.attention.add_to(x_TE, block.attention_norm(x_TE), heads, rotation_T1h, inputs, cache)
-            block.mlp.add_to(x_TE, block.mlp_norm(x_TE), gates)
+        layer_inputs = LayerInputs(self.rotary(inputs.positions_T), inputs.places_T2k, inputs.plan)
+        x_TE = self._stack(x_TE, layer_inputs, caches)
         return self.head.logits(self.norm(x_TE.index_select(0, inputs.sampled_S)))
