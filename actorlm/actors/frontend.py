@@ -11,8 +11,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, assert_never
 
+import structlog
+
 from actorlm.actors.clients import Clients
-from actorlm.actors.generation import NOWHERE, Choice, Generation
+from actorlm.actors.generation import MAX_UNREAD_BYTES, NOWHERE, UNREAD_S, Choice, Generation
 from actorlm.actors.membership import Membership
 from actorlm.api.ports import FINISH_REASONS, ID_BYTES, Delta, Submission
 from actorlm.errors import ActorlmError, Interrupted, Overloaded, Unavailable, from_wire
@@ -49,6 +51,8 @@ MAX_OPEN = 32_768
 """Choices that one frontend holds; one more is refused with 429."""
 
 METRICS_TIMEOUT_S = 2.0
+
+log = structlog.get_logger(__name__)
 
 
 class Frontend(Actor[Inbox | LinkEvent]):
@@ -239,6 +243,8 @@ class Frontend(Actor[Inbox | LinkEvent]):
             ids = message.tokens[begin:end]
             delta = Delta(choice.index, message.texts[row], counts[row], reason, cached[row], ids, known)
             choice.generation.feed(delta)
+            if choice.generation.is_left_behind(now):
+                self._leave_behind(choice)
 
     def _observe(self, choice: Choice, count: int, now: float) -> None:
         if choice.last_token_at is None:
@@ -271,6 +277,15 @@ class Frontend(Actor[Inbox | LinkEvent]):
         for choice in left:
             self._end(choice, "error")
         self._spare(left)
+
+    def _leave_behind(self, choice: Choice) -> None:
+        """Its client hardly reads, and what waits for it has become too much."""
+        error = Overloaded(
+            f"what was sent was not read within {UNREAD_S:g} s, and more than {MAX_UNREAD_BYTES} bytes wait behind it;"
+            " read faster, or ask for less"
+        )
+        log.warning("client left behind", request_id=choice.trace_id, reason=error.message)
+        self._fail(choice.generation, error)
 
     def _abort(self, choices: Sequence[Choice]) -> None:
         for choice in choices:

@@ -1,6 +1,7 @@
 """What a frontend keeps of a request: each of its choices, and the reader that waits for more of them."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -11,6 +12,10 @@ from actorlm.logprobs import Scores, joined
 
 NOWHERE = -1
 """The detokenizer of a choice whose text is not open yet."""
+
+MAX_UNREAD_BYTES = 2**20
+UNREAD_S = 5.0
+"""A reader that takes nothing for so long, while more than MAX_UNREAD_BYTES wait for it, is left behind."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,13 +47,16 @@ class Choice:
 class Generation:
     """All choices of one request; implements `api.ports.Generation`.
 
-    Deltas that nobody has taken yet are merged, so a slow reader costs memory in proportion to its text.
+    Deltas that nobody has taken yet are merged, so a slow reader costs memory in proportion to its text; one that
+    falls too far behind is to be failed.
     """
 
     def __init__(self, abort: Callable[[Sequence[Choice]], None]) -> None:
         self._abort = abort
         self._going_on: dict[int, Choice] = {}
         self._fresh: dict[int, Delta] = {}
+        self._unread_bytes = 0
+        self._busy_since: float | None = None
         self._error: ActorlmError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -60,9 +68,16 @@ class Generation:
         """Takes what one choice gained."""
         before = self._fresh.get(delta.choice)
         self._fresh[delta.choice] = delta if before is None else merged(before, delta)
+        self._unread_bytes += delta.size
         if delta.finish:
             self._going_on.pop(delta.choice, None)
         self._wake()
+
+    def is_left_behind(self, now: float) -> bool:
+        """Whether too much waits, and the reader still has to do with what it took long before `now`."""
+        if self._unread_bytes <= MAX_UNREAD_BYTES or self._busy_since is None or not self._going_on:
+            return False
+        return now - self._busy_since > UNREAD_S
 
     def fail(self, error: ActorlmError) -> list[Choice]:
         """Ends the request with an error, after what has come already; returns the choices that were still going on."""
@@ -82,6 +97,7 @@ class Generation:
 
     async def __anext__(self) -> Sequence[Delta]:
         """What is new. Raises the error that ended the request."""
+        self._busy_since = None
         while not self._fresh:
             if self._error is not None:
                 raise self._error
@@ -89,7 +105,8 @@ class Generation:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        fresh, self._fresh = self._fresh, {}
+        fresh, self._fresh, self._unread_bytes = self._fresh, {}, 0
+        self._busy_since = time.monotonic()
         return tuple(fresh.values())
 
     def _end(self) -> list[Choice]:

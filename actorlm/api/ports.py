@@ -82,6 +82,11 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
         """The new ids."""
         return tuple(read_int32(self.ids))
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about."""
+        return len(self.text) + len(self.ids) + (0 if self.scores is None else self.scores.size)
+
 
 class Generation(Protocol):
     """All choices of one request being generated, as an asynchronous iterator.

@@ -1,0 +1,119 @@
+"""Clients that read a byte a second cost little memory and hold up nobody; they lose nothing, or are told."""
+
+import json
+import re
+import socket
+import threading
+from contextlib import ExitStack, closing
+from functools import partial
+
+import null_model
+import pytest
+from exchange import PATHS, body_of
+from tree import in_parallel, until
+
+pytestmark = [pytest.mark.serving]
+
+COMPLETIONS = PATHS[0]
+CLIENTS = 20
+MIB = 1024
+"""In KiB."""
+
+
+class SlowReader:
+    """A stream with the largest events there are, through the smallest buffer there is."""
+
+    def __init__(self, tree, number, tokens):
+        self.name = f"slow-{number}"
+        self._number = number
+        self._tokens = tokens
+        fields = {"prompt": [number], "seed": number + 1, "max_tokens": tokens, "ignore_eos": True, "n": 2}
+        data = json.dumps(body_of(tree, COMPLETIONS, stream=True, logprobs=20, **fields)).encode()
+        head = b"POST /v1/completions HTTP/1.0\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
+        head += b"content-length: %d\r\n\r\n"
+        self._sock = socket.socket()
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        self._sock.settimeout(120)
+        self._sock.connect(("127.0.0.1", tree.port))
+        self._sock.sendall(head % (self.name.encode(), len(data)) + data)
+        self._read = b""
+
+    def expected(self):
+        """The texts of the whole stream."""
+        options = {"seed": self._number + 1, "ends": ()}
+        return [null_model.answer([self._number], self._tokens, choice=choice, **options) for choice in range(2)]
+
+    def read_a_byte(self):
+        self._read += self._sock.recv(1)
+
+    def read_all(self):
+        """The texts of the stream, read to its end as fast as it comes now; and its error, if it ends with one."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        while piece := self._sock.recv(1 << 20):
+            self._read += piece
+        events = [line[6:] for line in self._read.split(b"\n") if line.startswith(b"data: ")]
+        assert events.pop() == b"[DONE]"
+        bodies = [json.loads(event) for event in events]
+        error = bodies.pop()["error"] if "error" in bodies[-1] else None
+        choices = [body["choices"][0] for body in bodies]
+        return ["".join(one["text"] for one in choices if one["index"] == index) for index in range(2)], error
+
+    def close(self):
+        self._sock.close()
+
+
+class Watch:
+    """Reads a byte of every stream each second, and looks how much memory the tree has taken at most."""
+
+    def __init__(self, tree, readers):
+        self._tree = tree
+        self._readers = readers
+        self._pids = tree.processes()
+        self._before = self._memory()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.most = dict.fromkeys(self._before, 0)
+
+    def _memory(self):
+        return {title: self._tree.memory_kib(pid) for pid, title in self._pids.items()}
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+
+    def _run(self):
+        while not self._over.wait(1):
+            for reader in self._readers:
+                reader.read_a_byte()
+            for title, kib in self._memory().items():
+                self.most[title] = max(self.most[title], kib - self._before[title])
+
+
+@pytest.mark.parametrize("tokens", [500, pytest.param(25_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_b24_who_reads_slowly_costs_little_and_holds_up_nobody(tree_of, tokens):
+    """Short streams wait for their clients, whole; of long ones with their log-probabilities too much would wait."""
+    tree = tree_of("--model-impl", "null", "--max-num-seqs", 4 * CLIENTS)
+    accepted = tree.total("requests_accepted_total")
+    with ExitStack() as stack:
+        readers = [stack.enter_context(closing(SlowReader(tree, number, tokens))) for number in range(CLIENTS)]
+        with Watch(tree, readers) as watch:
+            until(lambda: tree.total("requests_accepted_total") == accepted + 2 * CLIENTS, 10)
+            fast = [partial(tree.streamed_text, [7, number], seed=1, max_tokens=200) for number in range(CLIENTS)]
+            assert in_parallel(fast) == [null_model.answer([7, number], 200, seed=1) for number in range(CLIENTS)]
+            until(lambda: tree.total("num_requests_running") == 0, 300)
+        print({title: f"{kib / MIB:.0f} MiB at most" for title, kib in watch.most.items()})
+        assert max(watch.most.values()) < 50 * MIB
+        for reader in readers:
+            texts, error = reader.read_all()
+            if error is None:
+                assert texts == reader.expected()
+            else:
+                assert tokens > 500
+                assert error["code"] == "overloaded"
+                assert all(map(str.startswith, reader.expected(), texts))
+                assert re.search(rf"client left behind .*request_id={reader.name}\b", tree.log)
+    tree.settled()
