@@ -1,4 +1,7 @@
-"""Clients that leave: whatever they asked for ends at once, wherever it was, and nobody is blamed."""
+"""B19: clients that leave: whatever they asked for ends at once, wherever it was, and nobody is blamed.
+
+B27: uvicorn, with HTTP/1.1, is the only ASGI server that is supported, so there is no other to try this under.
+"""
 
 import contextlib
 import json
