@@ -47,6 +47,23 @@ async def test_b06_a_stop_string_ends_the_choice_everywhere(memory_tree):
         await tree.settled()
 
 
+async def test_b32_the_limit_of_open_choices_is_kept_at_admission(memory_tree, monkeypatch):
+    """One more is refused when it comes, whole, and takes nothing from those that are open."""
+    monkeypatch.setattr("actorlm.actors.frontend.MAX_OPEN", 3)
+    async with memory_tree(step_ms=5) as tree:
+        first = tree.submit([1], [2])
+        for more in ([[3], [4]], [[3]] * 4):
+            with pytest.raises(Overloaded, match="2 choices are open and at most 3 may be"):
+                tree.submit(*more)
+        last = tree.submit([5])
+        with pytest.raises(Overloaded, match="3 choices are open"):
+            tree.submit([6])
+        assert (await _collect(first))[1] == {0: 8, 1: 8}
+        assert (await _collect(last))[1] == {0: 8}
+        assert (await _collect(tree.submit([7], [8], [9])))[1] == {0: 8, 1: 8, 2: 8}
+        await tree.settled()
+
+
 async def test_b19_abort_reaches_every_actor(memory_tree):
     async with memory_tree(step_ms=5) as tree:
         generation = tree.submit([1], [2], max_tokens=4000)

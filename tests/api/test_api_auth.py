@@ -63,6 +63,7 @@ async def test_e15_forms_of_the_header(guarded, value, status):
     answer = await guarded.get("/v1/models", headers={"authorization": value.encode()})
     assert answer.status_code == status
     if status == 401:
+        assert answer.json()["error"].keys() == {"message", "type", "param", "code"}  # c09
         assert answer.json()["error"]["code"] == "invalid_api_key"
         assert answer.headers["www-authenticate"] == "Bearer"
 

@@ -137,7 +137,9 @@ async def test_c08_a_body_that_stands_still_is_408(backend):
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408")
     assert b"connection: close" in head
-    assert json.loads(body)["error"]["code"] == "request_timeout"
+    error = json.loads(body)["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["code"] == "request_timeout"
 
 
 async def test_errors_never_grow_with_the_request(client):

@@ -1,6 +1,7 @@
 """The openai SDK over a real socket: chat, completions, streams, async, n, errors as its classes."""
 
 import asyncio
+import time
 
 import openai
 import pytest
@@ -104,18 +105,33 @@ async def test_b15_an_error_in_mid_stream_raises_with_its_message(sdk, backend):
             pass
 
 
-async def test_c23_the_sdk_waits_before_it_tries_again(sdk, backend):
-    backend.refusal = Overloaded("full")
+async def test_c23_the_sdk_waits_as_long_as_it_is_told(sdk, backend):
+    """Its own pause before a first retry is half a second at most; ours is a second."""
+    arrivals, submit = [], backend.submit
 
-    async def recover():
-        await asyncio.sleep(0.2)
-        backend.refusal = None
+    def submit_unless_first(*arguments):
+        arrivals.append(time.monotonic())
+        if len(arrivals) == 1:
+            raise Overloaded("full")
+        return submit(*arguments)
 
-    task = asyncio.ensure_future(recover())
+    backend.submit = submit_unless_first
     answer = await sdk.with_options(max_retries=1).completions.create(model="org/fake", prompt="Hi")
-    await task
     assert answer.choices[0].text == "Hello, wörld!"
-    assert len(backend.generations) == 1
+    first, second = arrivals
+    assert second - first > 0.9
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_c23_a_retry_after_a_timeout_leaves_no_first_attempt(sdk, backend, stream):
+    backend.hold = {0}
+    with pytest.raises(openai.APITimeoutError):
+        await sdk.with_options(max_retries=1, timeout=0.2).completions.create(
+            model="org/fake", prompt="Hi", stream=stream
+        )
+    assert len(backend.generations) == 2
+    for generation in backend.generations:
+        await asyncio.wait_for(generation.aborted.wait(), 1)
 
 
 async def test_b19_a_closed_stream_ends_its_generation(sdk, backend):

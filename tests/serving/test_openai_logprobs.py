@@ -51,7 +51,7 @@ def sdk(tree):
 
 @pytest.mark.parametrize("length", [0, 1, 3])
 def test_loglikelihoods_as_lm_eval_asks_for_them(tree, sdk, reference, length):
-    """Batches of token ids with echo; three times over, because then the prefix is cached."""
+    """C02: batches of token ids with echo; three times over, because then the prefix is cached."""
     wanted = {"model": tree.model, "prompt": PROMPTS, "echo": True, "logprobs": 1, "temperature": 0, "seed": 1}
     for _ in range(3):
         answer = sdk.completions.create(**wanted, max_tokens=length)

@@ -4,10 +4,12 @@ import json
 import time
 
 import null_model
+import openai
 import pytest
 from answers import both_ways, counts, events, joined, parsed, text_of, whole
 from exchange import PATHS, Exchange, body_of
 from null_model import MESSAGE_END, bias
+from tree import PATIENCE, until
 
 pytestmark = [pytest.mark.serving]
 
@@ -53,6 +55,14 @@ def test_b10_the_context_is_full(short_tree):
     chat = both_ways(short_tree, CHAT, logit_bias=bias(b"A"))
     assert chat.reasons == ["length"]
     assert chat.usage["total_tokens"] == 96 + 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_b10_a_sequence_as_long_as_the_context_is_full(tree_of, path):
+    tree = tree_of("--model-impl", "null", "--max-model-len", CONTEXT)
+    answer = both_ways(tree, path, prompt="x" * 60, n=2, max_tokens=4000, logit_bias=bias(b"A"))
+    assert answer.reasons == ["length"] * 2
+    assert answer.texts == ["A" * (CONTEXT - answer.usage["prompt_tokens"])] * 2
 
 
 def test_b10_choices_of_one_request_end_differently(null_tree):
@@ -282,3 +292,17 @@ def test_b25_a_stream_that_waits_is_kept_alive(start):
     assert lines.count(": keep-alive") >= 3
     assert lines[0] == ": keep-alive"
     assert lines[-1] == "data: [DONE]"
+
+
+def test_b25_a_stream_that_is_queued_is_kept_alive(start):
+    """Another one has the only seat for four steps of a second; the SDK as client, which waits for half of one."""
+    options = ("--null-step-ms", "1000", "--max-num-seqs", "1", "--stream-keep-alive-s", "0.1")
+    tree = start("--model-impl", "null", *options)
+    seated = Exchange(tree, COMPLETIONS, body_of(tree, COMPLETIONS, max_tokens=4, ignore_eos=True))
+    until(lambda: tree.total("num_requests_running") == 1, 5)
+    forced = {"model": tree.model, "prompt": "x", "max_tokens": 2, "logit_bias": bias(b"A")}
+    with openai.OpenAI(base_url=f"{tree.url}/v1", api_key="none", max_retries=0, timeout=0.5 * PATIENCE) as client:
+        stream = client.completions.create(**forced, stream=True)
+        until(lambda: tree.total("num_requests_waiting") == 1, 1)
+        assert "".join(chunk.choices[0].text for chunk in stream) == "AA"
+    seated.close()

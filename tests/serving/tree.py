@@ -42,8 +42,8 @@ def until(condition, seconds, every=0.02):
 
 
 def in_parallel(jobs):
-    """Runs callables in threads; returns their results or exceptions, in order."""
-    results = [None] * len(jobs)
+    """Runs callables in threads; returns their results or exceptions, in order; TimeoutError for one without end."""
+    results = [TimeoutError("it has not ended")] * len(jobs)
 
     def run(index, job):
         try:
