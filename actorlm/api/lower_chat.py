@@ -31,7 +31,9 @@ def max_completion_tokens(request: ChatCompletionRequest, room: int) -> int:
     """The most tokens of one choice: what was asked for, cut to the room left. Raises BadRequest if asked for twice."""
     newer, older = request.max_completion_tokens, request.max_tokens
     if newer is not None and older is not None and newer != older:
-        raise BadRequest("max_tokens and max_completion_tokens are the same thing; give one", param="max_tokens")
+        raise BadRequest(
+            f"max_tokens ({older}) and max_completion_tokens ({newer}) are the same thing; give one", param="max_tokens"
+        )
     wanted = newer if newer is not None else older
     return room if wanted is None else min(wanted, room)
 

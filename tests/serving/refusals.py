@@ -1,5 +1,7 @@
 """What every refusal looks like."""
 
+from tree import PATIENCE
+
 TYPES = {
     400: "invalid_request_error",
     401: "invalid_request_error",
@@ -33,7 +35,12 @@ def error_of(answer, *statuses):
 
 
 def refused(tree, path, body, *statuses):
-    """Sends a body that is to be refused, whole and as a stream, which is refused alike; returns the error."""
-    whole = error_of(tree.post(path, {"model": tree.model} | body), *statuses)
-    assert error_of(tree.post(path, {"model": tree.model} | body | {"stream": True}), *statuses) == whole
+    """Sends a body that is to be refused, whole and as a stream, which is refused alike; returns the error.
+
+    A refusal takes less than a second, whatever its size.
+    """
+    answers = [tree.post(path, {"model": tree.model} | body | {"stream": stream}) for stream in (False, True)]
+    whole, stream = (error_of(answer, *statuses) for answer in answers)
+    assert stream == whole
+    assert max(answer.elapsed.total_seconds() for answer in answers) < PATIENCE
     return whole

@@ -131,6 +131,17 @@ def test_d11_the_urgent_go_first(urgent_tree):
     assert order == [-2, 0, 1, 3]
 
 
+@pytest.mark.parametrize("priority", [-(2**63), 2**63, -1001, 1001, 1.5, "x", True, [], {}])
+def test_d11_what_is_no_priority(urgent_tree, priority):
+    for path, prompt in ((COMPLETIONS, {"prompt": "x"}), (CHAT, {"messages": HI})):
+        assert refused(urgent_tree, path, prompt | {"priority": priority})["param"] == "priority"
+
+
+def test_d11_the_highest_and_the_lowest(urgent_tree):
+    for priority in (-1000, 1000, None):
+        assert urgent_tree.complete("x", max_tokens=1, priority=priority)["usage"]["completion_tokens"] == 1
+
+
 def test_the_models_recommendation_holds_unless_it_is_turned_off(tmp_path, start):
     directory = tiny.write(tmp_path / "tiny", seed=1)
     (directory / "generation_config.json").write_text(json.dumps({"temperature": 0.0}))

@@ -9,7 +9,7 @@ import pytest
 import tiny_llama as tiny
 from exchange import PATHS
 from refusals import error_of
-from tree import Tree, in_parallel
+from tree import PATIENCE, Tree, in_parallel
 
 pytestmark = [pytest.mark.serving, pytest.mark.timeout(300)]
 
@@ -66,13 +66,14 @@ def body_with(tree, path, name, literal):
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_c04_numbers(null_tree, name):
-    """Accepted or 400 about that field; never anything else, and nothing is kept of it."""
+    """Accepted or 400 about that field, within a second; never anything else, and nothing is kept of it."""
     frontend = null_tree.pid("frontend-0")
     before = null_tree.memory_kib(frontend)
     for path, literal in itertools.product(PATHS, LITERALS):
         content = body_with(null_tree, path, name, literal)
         answer = null_tree.client.post(path, content=content, headers={"content-type": "application/json"})
         assert answer.status_code in (200, 400), (literal, answer.text)
+        assert answer.elapsed.total_seconds() < PATIENCE, literal
         if answer.status_code == 400:
             error = error_of(answer)
             named = (error["param"] or "").startswith(name)
@@ -114,6 +115,7 @@ def test_c04_numbers(null_tree, name):
 def test_c04_numbers_that_do_not_fit(null_tree, fields, param):
     answer = null_tree.post(CHAT, {"model": null_tree.model, "max_tokens": 4} | ABOUT[CHAT] | fields)
     error = error_of(answer)
+    assert answer.elapsed.total_seconds() < PATIENCE
     assert param is None or error["param"] == param
     assert len(answer.content) < 1000
 

@@ -93,6 +93,7 @@ def test_c03_ids_outside_the_vocabulary(null_tree, field, index):
         error = refused(null_tree, path, about | {field: value, "min_tokens": 1})
         assert error["param"].startswith(field)
     assert null_tree.total("requests_accepted_total") == before
+    null_tree.sentinel()
 
 
 def test_c03_the_last_id_is_accepted(null_tree, bos_tree):
@@ -178,6 +179,8 @@ def test_c13_max_completion_tokens_is_the_newer_name(short_tree):
     assert lengths(short_tree, CHAT, max_completion_tokens=3, max_tokens=3)[1:] == (3, {"length"})
     error = refused(short_tree, CHAT, {"messages": HI, "max_completion_tokens": 3, "max_tokens": 4})
     assert error["param"] in ("max_tokens", "max_completion_tokens")
+    assert "max_completion_tokens (3)" in error["message"]
+    assert "max_tokens (4)" in error["message"]
     assert (
         refused(short_tree, COMPLETIONS, {"prompt": "x", "max_completion_tokens": 3})["param"]
         == "max_completion_tokens"
