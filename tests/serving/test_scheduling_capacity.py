@@ -8,7 +8,7 @@ import pytest
 from exchange import PATHS, Exchange, endless
 from null_model import decoded, generated
 from refusals import refused
-from tree import Tree, in_parallel, until
+from tree import PATIENCE, Tree, in_parallel, until
 
 pytestmark = [pytest.mark.serving, pytest.mark.timeout(600)]
 
@@ -55,6 +55,18 @@ def test_d01_an_answer_ends_where_the_cache_does(small_tree):
     small_tree.settled()
 
 
+def test_d01_a_small_one_is_served_behind_them_at_once(small_tree):
+    """One that can never fit, one that outgrows the cache, and then one of 5 tokens: it is there within 2 s."""
+    refused(small_tree, COMPLETIONS, {"prompt": [1] * 200})
+    hungry = Exchange(small_tree, COMPLETIONS, endless(small_tree, prompt=[7] * 100, max_tokens=500))
+    began = time.monotonic()
+    assert small_tree.complete([1] * 5, max_tokens=5, ignore_eos=True)["usage"]["completion_tokens"] == 5
+    assert time.monotonic() - began < 2 * PATIENCE
+    assert hungry.json()["choices"][0]["finish_reason"] == "length"
+    hungry.close()
+    small_tree.settled()
+
+
 def test_d01_nobody_waits_behind_what_never_fits(small_tree):
     """Hopeless requests, hungry ones and small ones at once: each gets what it can have."""
     hopeless = [lambda: refused(small_tree, COMPLETIONS, {"prompt": [1] * 200})] * 4
@@ -82,18 +94,19 @@ def test_d01_the_smallest_caches(start, tokens):
 # D02.
 
 
-def client(tree, seed, seconds, wrong):
+def client(tree, seed, seconds, wrong, priorities):
     """Sends requests of about 20 + 60 tokens, one after the other; leaves a third of them. Returns how many it sent."""
     rng, end, sent = random.Random(seed), time.monotonic() + seconds, 0
     while time.monotonic() < end:
         prompt = [120] * rng.choice((0, 16, 16)) + rng.choices(LETTERS, k=rng.randint(4, 20))
         count, own_seed = rng.randint(30, 60), rng.randint(1, 2**40)
         sent += 1
+        fields = {"max_tokens": count, "seed": own_seed, "ignore_eos": True, "priority": rng.choice(priorities)}
         if rng.random() < 0.33:
-            body = endless(tree, prompt=prompt, max_tokens=count, seed=own_seed, stream=True)
+            body = endless(tree, prompt=prompt, stream=True, **fields)
             Exchange(tree, COMPLETIONS, body).leave_after(rng.randint(0, 40))
             continue
-        text = tree.streamed_text(prompt, max_tokens=count, seed=own_seed, ignore_eos=True)
+        text = tree.streamed_text(prompt, **fields)
         if text != decoded(generated(prompt, count, seed=own_seed, ends=())):
             wrong.append((prompt, count, own_seed, text))
     return sent
@@ -130,13 +143,22 @@ class Watch:
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(150, marks=pytest.mark.long)])
-@pytest.mark.parametrize("options", [(), ("--no-prefix-caching",), ("--max-num-batched-tokens", 16)], ids=str)
-def test_d02_under_pressure_all_move_and_none_is_changed(start, options, seconds):
+@pytest.mark.parametrize(
+    ("options", "priorities"),
+    [
+        ((), [0]),
+        (("--no-prefix-caching",), [0]),
+        (("--max-num-batched-tokens", 16), [0]),
+        (("--scheduling-policy", "priority"), [-1000, -1, 0, 0, 1, 3]),
+    ],
+    ids=str,
+)
+def test_d02_under_pressure_all_move_and_none_is_changed(start, options, priorities, seconds):
     """Thirty-two at a time in 256 tokens, come and go at random: each that stays gets what it gets alone."""
     tree = start("--model-impl", "null", "--null-step-ms", "1", "--kv-cache-tokens", 256, *options)
     wrong = []
     with Watch(tree) as watch:
-        sent = in_parallel([lambda seed=seed: client(tree, seed, seconds, wrong) for seed in range(32)])
+        sent = in_parallel([lambda seed=seed: client(tree, seed, seconds, wrong, priorities) for seed in range(32)])
     assert all(isinstance(number, int) and number > 0 for number in sent), sent
     assert not wrong
     assert not watch.stood_still

@@ -10,7 +10,7 @@ from tree import Tree, in_parallel, until
 pytestmark = [pytest.mark.serving, pytest.mark.timeout(600)]
 
 COMPLETIONS = PATHS[0]
-GREEDY = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
+GREEDY = {"temperature": 0, "max_tokens": 12, "ignore_eos": True, "logprobs": 2, "return_token_ids": True}
 RNG = random.Random(3)
 PROMPTS = [[RNG.randrange(256) for _ in range(512)] for _ in range(16)]
 RELATED = [PROMPTS[0][:length] + PROMPTS[1][length:] for length in (16, 17, 31, 32, 33, 255, 256, 511)]
@@ -25,11 +25,11 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(model):
-    """Each prompt's answer from a tree without a prefix cache, alone."""
+    """The ids of each prompt's answer from a tree without a prefix cache, alone."""
     with Tree("--model", model, "--no-prefix-caching") as tree:
         tree.wait_ready()
-        answers = [tree.text(prompt, **GREEDY) for prompt in PROMPTS + RELATED]
-    assert len(set(answers)) == len(answers)
+        answers = [ids(tree, prompt) for prompt in PROMPTS + RELATED]
+    assert len(set(map(tuple, answers))) == len(answers)
     return answers
 
 
@@ -46,6 +46,17 @@ def small_tree(model):
         yield one.wait_ready()
 
 
+def ids(tree, prompt, **fields):
+    """The token ids of an answer that has log-probabilities too."""
+    return ids_of(tree.complete(prompt, **GREEDY | fields))
+
+
+def ids_of(body):
+    [choice] = body["choices"]
+    assert len(choice["logprobs"]["token_logprobs"]) == len(choice["token_ids"])
+    return choice["token_ids"]
+
+
 def cached(body):
     return body["usage"]["prompt_tokens_details"]["cached_tokens"]
 
@@ -53,21 +64,21 @@ def cached(body):
 def test_d03_four_times_in_a_row(tree, expected):
     for prompt, answer in zip(PROMPTS, expected, strict=False):
         bodies = [tree.complete(prompt, **GREEDY) for _ in range(4)]
-        assert [body["choices"][0]["text"] for body in bodies] == [answer] * 4
+        assert [ids_of(body) for body in bodies] == [answer] * 4
         assert [cached(body) for body in bodies][1:] == [496] * 3  # a whole block less: one token is always computed
 
 
 def test_d03_prompts_that_share_a_beginning(tree, expected):
     for prompt, answer in zip(RELATED, expected[16:], strict=True):
-        assert tree.text(prompt, **GREEDY) == answer
-    assert [tree.text(prompt, **GREEDY) for prompt in RELATED] == expected[16:]
+        assert ids(tree, prompt) == answer
+    assert [ids(tree, prompt) for prompt in RELATED] == expected[16:]
 
 
 def test_d03_beside_others(tree, expected):
     prompts = (PROMPTS + RELATED) * 2
     order = random.Random(5).sample(range(len(prompts)), len(prompts))
-    texts = in_parallel([lambda i=i: tree.text(prompts[i], **GREEDY) for i in order])
-    assert texts == [expected[i % 24] for i in order]
+    answers = in_parallel([lambda i=i: ids(tree, prompts[i]) for i in order])
+    assert answers == [expected[i % 24] for i in order]
     tree.settled()
 
 
@@ -76,17 +87,16 @@ def test_d03_after_eviction(small_tree, expected):
     for round_of in range(2):
         for index in range(16):
             for one in (index, (index + round_of) % 16, index // 3):
-                assert small_tree.text(PROMPTS[one], **GREEDY) == expected[one]
+                assert ids(small_tree, PROMPTS[one]) == expected[one]
     small_tree.settled()
 
 
 def test_d03_after_a_preemption(small_tree, expected):
     before = small_tree.total("num_preemptions_total")
-    long = GREEDY | {"max_tokens": 60}
-    alone = [small_tree.text(prompt, **long) for prompt in PROMPTS[:4]]
+    alone = [ids(small_tree, prompt, max_tokens=60) for prompt in PROMPTS[:4]]
     for _ in range(3):
-        assert in_parallel([lambda p=p: small_tree.text(p, **long) for p in PROMPTS[:4]]) == alone
-    assert [text[: len(answer)] for text, answer in zip(alone, expected, strict=False)] == expected[:4]
+        assert in_parallel([lambda p=p: ids(small_tree, p, max_tokens=60) for p in PROMPTS[:4]]) == alone
+    assert [answer[:12] for answer in alone] == expected[:4]
     small_tree.settled()
     assert small_tree.total("num_preemptions_total") > before
 
@@ -99,20 +109,20 @@ def test_d03_after_clients_left_in_the_middle_of_their_prompts(model, start, exp
         exchange = Exchange(tree, COMPLETIONS, body_of(tree, COMPLETIONS, prompt=prompt, stream=True, **GREEDY))
         until(lambda at=steps + 4 * index: tree.total("engine_steps_total") > at, 10, every=0.001)
         exchange.reset()
-        assert tree.text(prompt, **GREEDY) == expected[index]
-    assert [tree.text(prompt, **GREEDY) for prompt in PROMPTS[:8]] == expected[:8]
+        assert ids(tree, prompt) == expected[index]
+    assert [ids(tree, prompt) for prompt in PROMPTS[:8]] == expected[:8]
     tree.settled()
 
 
 def test_d03_two_replicas_and_a_process_for_the_worker(model, start, expected):
     tree = start("--model", model, "--dp", 2, "--executor", "broadcast")
     for _ in range(2):
-        assert in_parallel([lambda p=p: tree.text(p, **GREEDY) for p in PROMPTS]) == expected[:16]
+        assert in_parallel([lambda p=p: ids(tree, p) for p in PROMPTS]) == expected[:16]
     tree.settled()
 
 
 def test_d03_sampled_answers_too(tree):
-    fields = GREEDY | {"temperature": 1.0, "seed": 9}
-    first = [tree.text(prompt, **fields) for prompt in PROMPTS[:4]]
-    assert [tree.text(prompt, **fields) for prompt in PROMPTS[:4]] == first
-    assert in_parallel([lambda p=p: tree.text(p, **fields) for p in PROMPTS[:4]]) == first
+    fields = {"temperature": 1.0, "seed": 9}
+    first = [ids(tree, prompt, **fields) for prompt in PROMPTS[:4]]
+    assert [ids(tree, prompt, **fields) for prompt in PROMPTS[:4]] == first
+    assert in_parallel([lambda p=p: ids(tree, p, **fields) for p in PROMPTS[:4]]) == first
