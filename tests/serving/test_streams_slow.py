@@ -77,6 +77,10 @@ class Watch:
     def _memory(self):
         return {title: self._tree.memory_kib(pid) for pid, title in self._pids.items()}
 
+    def _look(self):
+        for title, kib in self._memory().items():
+            self.most[title] = max(self.most[title], kib - self._before[title])
+
     def __enter__(self):
         self._thread.start()
         return self
@@ -84,13 +88,13 @@ class Watch:
     def __exit__(self, *_):
         self._over.set()
         self._thread.join()
+        self._look()
 
     def _run(self):
         while not self._over.wait(1):
             for reader in self._readers:
                 reader.read_a_byte()
-            for title, kib in self._memory().items():
-                self.most[title] = max(self.most[title], kib - self._before[title])
+            self._look()
 
 
 @pytest.mark.parametrize("tokens", [500, pytest.param(25_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
