@@ -5,8 +5,8 @@ of `receive`, which aborts synchronously: an `await` in a cancelled task is canc
 with the first delta of any choice, so that a refusal by the engine is an ordinary error; a later failure is an event.
 Where silent streams are kept alive they leave at once, and such a refusal is an event too.
 
-A client that reads slowly blocks `send`. Its deltas wait in the generation, merged, and cost what their text costs; once
-they are too much the generation fails.
+A client that reads slowly blocks `send`. Its deltas wait in the generation, merged, and cost what their text costs;
+once they are too much the generation fails.
 """
 
 import asyncio
