@@ -1,6 +1,7 @@
 """`actorlm chat` and `actorlm bench serve` as people use them, against whole trees."""
 
 import contextlib
+import itertools
 import json
 import os
 import pty
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import time
 
+import null_model
 import pytest
 from answers import whole
 from exchange import PATHS
@@ -82,9 +84,17 @@ def test_a_pipe_gets_an_answer_a_line(null_tree, way):
     assert (done.stdout.decode(), done.stderr, done.returncode) == (expected, b"", 0)
 
 
+def long_winded(tree, question):
+    """A seed with which the null model answers at length: with another one it may end at its first word."""
+    asked = {"messages": [{"role": "user", "content": question}]}
+    ids = tree.client.post("/tokenize", json=asked).json()["tokens"]
+    return next(seed for seed in itertools.count(1) if len(null_model.generated(ids, 1000, seed=seed)) == 1000)
+
+
 @pytest.mark.parametrize("way", ["HTTP", "ZeroMQ"])
 def test_a_conversation_at_a_terminal(slow_null_tree, way):
-    typing = Typing("chat", "--url", ways(slow_null_tree)[way], "--max-tokens", "3000")
+    seed = long_winded(slow_null_tree, "hello")
+    typing = Typing("chat", "--url", ways(slow_null_tree)[way], "--max-tokens", "3000", "--seed", str(seed))
     typing.see(b"/exit leaves")
     typing.see(b"> ")
     typing.type(b"hello\n")
