@@ -44,10 +44,12 @@ def _grouped(tiles: Tiles, tables: Tables, most: int) -> tuple[Tiles, NDArray[np
     sharing = np.flatnonzero((tiles.queries == 1) & (seen >= MIN_SHARED))
     if most == 1 or len(sharing) < 2:
         return tiles, _alone(len(tiles))
-    sharing = sharing[np.argsort(tables[tiles.rows[sharing], MIN_SHARED - 1], kind="stable")]
-    common = _common_blocks(tables[tiles.rows[sharing]], seen[sharing])
-    if (common < MIN_SHARED).all():
+    last = tables[tiles.rows[sharing], MIN_SHARED - 1]
+    order = np.argsort(last, kind="stable")
+    if (np.diff(last[order]) != 0).all():  # so that nothing more is compared where nobody shares
         return tiles, _alone(len(tiles))
+    sharing = sharing[order]
+    common = _common_blocks(tables[tiles.rows[sharing]], seen[sharing])
     others = np.setdiff1d(np.arange(len(tiles)), sharing, assume_unique=True)
     together = _runs(common, most)
     together[0] += len(others)
