@@ -2,10 +2,10 @@
 
 import random
 import socket
-import threading
 import time
 
 import pytest
+from beside import Beside
 from streaming import Streaming, endings
 from tree import Tree, free_port, in_parallel
 
@@ -14,29 +14,22 @@ pytestmark = [pytest.mark.serving]
 NULL = ("--model-impl", "null")
 
 
-class PortGrabber:
+class PortGrabber(Beside):
     """Takes ports that the system hands out, holds each for a moment, and takes the next."""
 
     def __init__(self):
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._grab, daemon=True)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
+        super().__init__(0.002)
+        self._held = []
 
     def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
-
-    def _grab(self):
-        held = []
-        while not self._over.wait(0.002):
-            held.append(socket.create_server(("127.0.0.1", 0)))
-            if len(held) > 200:
-                held.pop(random.randrange(len(held))).close()
-        for sock in held:
+        super().__exit__()
+        for sock in self._held:
             sock.close()
+
+    def step(self):
+        self._held.append(socket.create_server(("127.0.0.1", 0)))
+        if len(self._held) > 200:
+            self._held.pop(random.randrange(len(self._held))).close()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from beside import Beside
 from exchange import PATHS, Exchange, body_of, endless
 from streaming import Streaming, endings, running
 from tree import PATIENCE, in_parallel, until
@@ -27,30 +28,20 @@ def long(*values):
     return pytest.param(*values, id="long", marks=[pytest.mark.long, pytest.mark.timeout(1200)])
 
 
-class Watch:
+class Watch(Beside):
     """Asks for health and metrics all the time: how long each answer took, and what it was."""
 
     def __init__(self, tree):
+        super().__init__(0.05)
         self._tree = tree
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._ask, daemon=True)
         self.seconds = {"/health": [], "/metrics": []}
         self.statuses = set()
 
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
-
-    def _ask(self):
-        while not self._over.wait(0.05):
-            for path, seconds in self.seconds.items():
-                began = time.monotonic()
-                self.statuses.add(self._tree.client.get(path).status_code)
-                seconds.append(time.monotonic() - began)
+    def step(self):
+        for path, seconds in self.seconds.items():
+            began = time.monotonic()
+            self.statuses.add(self._tree.client.get(path).status_code)
+            seconds.append(time.monotonic() - began)
 
     def worst(self, path):
         """The 99th percentile, in seconds."""

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from beside import Beside
 from exchange import PATHS, Exchange, endless
 from null_model import decoded, generated
 from refusals import refused
@@ -112,34 +113,24 @@ def client(tree, seed, seconds, wrong, priorities):
     return sent
 
 
-class Watch:
+class Watch(Beside):
     """Looks four times a second whether whoever waits waits for somebody who moves."""
 
     def __init__(self, tree):
+        super().__init__(0.25)
         self._tree = tree
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._tokens, self._since = -1, time.monotonic()
         self.stood_still = []
 
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._end.set()
-        self._thread.join()
-
-    def _run(self):
-        tokens, since = -1, time.monotonic()
-        while not self._end.wait(0.25):
-            now, metrics = time.monotonic(), self._tree.metrics()
-            made = sum(value for (name, _), value in metrics.items() if name == "iteration_tokens_total")
-            waits = sum(value for (name, _), value in metrics.items() if name == "num_requests_waiting")
-            if made != tokens or not waits:
-                tokens, since = made, now
-            elif now - since > 5:
-                self.stood_still.append(metrics)
-                since = now
+    def step(self):
+        now, metrics = time.monotonic(), self._tree.metrics()
+        made = sum(value for (name, _), value in metrics.items() if name == "iteration_tokens_total")
+        waits = sum(value for (name, _), value in metrics.items() if name == "num_requests_waiting")
+        if made != self._tokens or not waits:
+            self._tokens, self._since = made, now
+        elif now - self._since > 5:
+            self.stood_still.append(metrics)
+            self._since = now
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(150, marks=pytest.mark.long)])

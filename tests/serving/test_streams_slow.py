@@ -3,12 +3,12 @@
 import json
 import re
 import socket
-import threading
 from contextlib import ExitStack, closing
 from functools import partial
 
 import null_model
 import pytest
+from beside import Beside
 from exchange import PATHS, body_of
 from tree import in_parallel, until
 
@@ -62,16 +62,15 @@ class SlowReader:
         self._sock.close()
 
 
-class Watch:
+class Watch(Beside):
     """Reads a byte of every stream each second, and looks how much memory the tree has taken at most."""
 
     def __init__(self, tree, readers):
+        super().__init__(1)
         self._tree = tree
         self._readers = readers
         self._pids = tree.processes()
         self._before = self._memory()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.most = dict.fromkeys(self._before, 0)
 
     def _memory(self):
@@ -81,20 +80,14 @@ class Watch:
         for title, kib in self._memory().items():
             self.most[title] = max(self.most[title], kib - self._before[title])
 
-    def __enter__(self):
-        self._thread.start()
-        return self
-
     def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
+        super().__exit__()
         self._look()
 
-    def _run(self):
-        while not self._over.wait(1):
-            for reader in self._readers:
-                reader.read_a_byte()
-            self._look()
+    def step(self):
+        for reader in self._readers:
+            reader.read_a_byte()
+        self._look()
 
 
 @pytest.mark.parametrize("tokens", [500, pytest.param(25_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
