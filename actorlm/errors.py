@@ -93,6 +93,10 @@ class ExecutorFailed(ActorlmError):
     """A worker failed; every later call on its executor raises this with the first cause."""
 
 
+class PeerMissing(ActorlmError):
+    """A rank waited in vain for another one of its group, whose own failure is the cause."""
+
+
 class Closed(ActorlmError):
     """What was closed is used again."""
 

@@ -25,7 +25,18 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "paged_attention": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 5),
     "choose_tokens": (*[ADDRESS] * 9, SIZE, SIZE),
     "pool_stop": (ADDRESS,),
+    "add_reduced": (*[ADDRESS] * 4, SIZE),
+    "gather_shares": (*[ADDRESS] * 3, SIZE),
+    "spread": (ADDRESS, ADDRESS, SIZE),
+    "exchange_close": (ADDRESS,),
 }
+MAKERS = (
+    ("pool_start", (NUMBER,), ADDRESS),
+    ("exchange_bytes", (NUMBER, SIZE), SIZE),
+    ("exchange_open", (ADDRESS, NUMBER, NUMBER, SIZE, ctypes.c_double), ADDRESS),
+    ("exchange_missing", (ADDRESS,), NUMBER),
+)
+"""Functions that give something back, and are never part of a step."""
 
 
 class Launch(NamedTuple):
@@ -72,7 +83,9 @@ def _load(path: Path) -> ctypes.CDLL:
     for name, signature in SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = signature, None
-    library.pool_start.argtypes, library.pool_start.restype = (NUMBER,), ADDRESS
+    for name, signature, result in MAKERS:
+        function = getattr(library, name)
+        function.argtypes, function.restype = signature, result
     return library
 
 

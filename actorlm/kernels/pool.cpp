@@ -3,19 +3,12 @@
 #include <chrono>
 
 #include "abi.h"
+#include "pause.h"
 
 namespace actorlm {
 namespace {
 
 constexpr auto SPIN_TIME = std::chrono::microseconds(100);
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Until `done`, or for SPIN_TIME; says whether it is done.
 template <class Condition>
