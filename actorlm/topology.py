@@ -27,6 +27,45 @@ class Role(StrEnum):
     CLIENT = "client"
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a worker stands in its replica. `rank` counts the tensor ranks of the first stage, then of the next."""
+
+    tensor_rank: int = 0
+    tensor_size: int = 1
+    pipeline_rank: int = 0
+    pipeline_size: int = 1
+
+    @property
+    def rank(self) -> int:
+        """Among all workers of the replica."""
+        return self.pipeline_rank * self.tensor_size + self.tensor_rank
+
+    @property
+    def world_size(self) -> int:
+        """Workers of the replica."""
+        return self.tensor_size * self.pipeline_size
+
+    @property
+    def output_rank(self) -> int:
+        """The one that answers a step."""
+        return (self.pipeline_size - 1) * self.tensor_size
+
+    @property
+    def is_output(self) -> bool:
+        """Whether this one answers a step."""
+        return self.rank == self.output_rank
+
+    @property
+    def is_first_stage(self) -> bool:
+        """Whether it begins with token ids."""
+        return self.pipeline_rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether it ends with logits."""
+        return self.pipeline_rank == self.pipeline_size - 1
+
+
 class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One process and its actor.
 

@@ -1,0 +1,1 @@
+"""How the ranks of one replica find each other, and what they exchange."""
