@@ -65,6 +65,9 @@ class TensorInfo(NamedTuple):
     size: int
 
 
+_TYPES_BY_NAME = {kind.name: kind for kind in TENSOR_TYPES.values()}
+
+
 class GgufFile:
     """An open GGUF file. `metadata` maps keys to int, float, bool, str or lists of these; `tensors` maps names.
 
@@ -73,6 +76,8 @@ class GgufFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
+        self.bytes_read = 0
+        """Of tensors, as they are packed."""
         self._map = _open(self.path)
         try:
             header = _Header(self._map, self.path)
@@ -86,38 +91,54 @@ class GgufFile:
         """The metadata whose keys begin with `prefix`, without it."""
         return {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
 
-    def read(self, name: str, rows: slice | None = None) -> "NDArray[np.float32]":
-        """The numbers of a tensor, or of those `rows` (step 1) of its first axis, as a new float32 array.
+    def read(self, name: str, rows: slice | None = None, columns: slice | None = None) -> "NDArray[np.float32]":
+        """The numbers of a tensor, or of those `rows` of its first axis and `columns` of its last, as a new float32 array.
 
-        Only the bytes of these rows are touched. Raises ModelError if the file has no such tensor.
+        Slices have a step of 1; `columns` are for matrices. Only the bytes of these rows, and of the blocks that hold
+        these columns, are touched. Raises ModelError if the file has no such tensor.
         """
         info = self._info(name)
-        if rows is None or len(info.shape) == 1:
-            numbers = self._dequantize(info, info.offset, info.shape)
+        if len(info.shape) == 1:
+            assert columns is None, f"{name} has one axis"
+            numbers = self._dequantize(info, self._bytes(info))
             return numbers if rows is None else numbers[rows].copy()
-        start, stop, step = rows.indices(info.shape[0])
+        begin, end, step = (rows or slice(None)).indices(info.shape[0])
         assert step == 1, f"rows of {name} with step {step}"
-        shape = (max(stop - start, 0), *info.shape[1:])
-        return self._dequantize(info, info.offset + start * (info.size // max(info.shape[0], 1)), shape)
+        _, block_size, block_bytes = _TYPES_BY_NAME[info.type]
+        packed = self._bytes(info).reshape(info.shape[0], -1)[begin : max(begin, end)]
+        if columns is None:
+            return self._dequantize(info, packed.reshape(-1)).reshape(len(packed), *info.shape[1:])
+        assert len(info.shape) == 2, f"columns of {name}, which is no matrix"
+        first, last, _ = columns.indices(info.shape[1])
+        blocks = slice(first // block_size, -(-last // block_size))
+        held = packed[:, blocks.start * block_bytes : blocks.stop * block_bytes]
+        numbers = self._dequantize(info, held.reshape(-1)).reshape(len(packed), -1)
+        return numbers[:, first - blocks.start * block_size :][:, : last - first].copy()
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self.tensors:
             raise ModelError(f"{self.path} has no tensor {name}")
         return self.tensors[name]
 
-    def _dequantize(self, info: TensorInfo, offset: int, shape: tuple[int, ...]) -> "NDArray[np.float32]":
+    def _bytes(self, info: TensorInfo) -> "NDArray[np.uint8]":
+        import numpy as np  # noqa: PLC0415 - see the head of this file
+
+        return np.frombuffer(self._map, np.uint8, info.size, info.offset)
+
+    def _dequantize(self, info: TensorInfo, packed: "NDArray[np.uint8]") -> "NDArray[np.float32]":
+        """The numbers of whole blocks."""
         import gguf  # noqa: PLC0415 - see the head of this file
         import numpy as np  # noqa: PLC0415
 
         kind = gguf.GGMLQuantizationType[info.type]
-        _, block_size, block_bytes = TENSOR_TYPES[kind]
-        numbers = np.empty(math.prod(shape), np.float32)
-        blocks = np.frombuffer(self._map, np.uint8, len(numbers) // block_size * block_bytes, offset)
+        _, block_size, block_bytes = _TYPES_BY_NAME[info.type]
+        self.bytes_read += len(packed)
+        numbers = np.empty(len(packed) // block_bytes * block_size, np.float32)
         for start in range(0, len(numbers), NUMBERS_PER_CHUNK):
             stop = min(start + NUMBERS_PER_CHUNK, len(numbers))
-            chunk = blocks[start // block_size * block_bytes : stop // block_size * block_bytes]
+            chunk = packed[start // block_size * block_bytes : stop // block_size * block_bytes]
             numbers[start:stop] = gguf.quants.dequantize(chunk, kind)
-        return numbers.reshape(shape)
+        return numbers
 
     def close(self) -> None:
         """Unmaps the file; arrays already read stay valid."""

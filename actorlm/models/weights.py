@@ -1,7 +1,8 @@
 """Fills a model's parameters from a checkpoint, a slice of rows at a time: the weights are never twice in memory.
 
-A source is safetensors (one file, or several with an index) or GGUF, which is dequantised. Everything wrong with it, a
-missing tensor, another shape, a damaged file, is a ModelError that names the file or tensor.
+A rank reads only what it has of a tensor that is cut over ranks. A source is safetensors (one file, or several with an
+index) or GGUF, which is dequantised. Everything wrong with it, a missing tensor, another shape, a damaged file, is a
+ModelError that names the file or tensor.
 """
 
 import math
@@ -20,6 +21,7 @@ from actorlm.checkpoint.gguf import GgufFile
 from actorlm.checkpoint.safetensors import check_weights
 from actorlm.errors import ModelError
 from actorlm.kernels.linear import PackedRows
+from actorlm.layers.weight import Cut
 
 MAX_SLICE_BYTES = 32 << 20
 
@@ -35,22 +37,45 @@ class Parameter:
     name: str
     destination: Tensor | PackedRows
     halved_heads: int | None = None
+    cut: Cut | None = None
+    """Which part of the tensor goes there; None for all of it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor in the checkpoint."""
+        shape = list(self.destination.shape)
+        if self.cut is not None:
+            shape[self.cut.dimension] = self.cut.whole
+        return tuple(shape)
+
+    def place_of(self, rows: slice) -> tuple[slice, slice | None]:
+        """The rows and columns of the checkpoint's tensor that some rows of the destination hold; None for all."""
+        if self.cut is None:
+            return rows, None
+        if self.cut.dimension == 0:
+            return slice(self.cut.part.start + rows.start, self.cut.part.start + rows.stop), None
+        return rows, slice(self.cut.part.start, self.cut.part.stop)
 
 
 class Source(Protocol):
     """An open checkpoint."""
 
+    @property
+    def bytes_read(self) -> int:
+        """Of tensors, as they are in the file."""
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The tensor's shape, or None if there is no such tensor."""
 
-    def read(self, name: str, rows: slice) -> Tensor:
-        """Some rows of the tensor, in any dtype."""
+    def read(self, name: str, rows: slice, columns: slice | None) -> Tensor:
+        """Some rows of the tensor, or some columns of these, in any dtype."""
 
 
 class SafetensorsSource:
     """A directory with safetensors files."""
 
     def __init__(self, directory: str, stack: ExitStack) -> None:
+        self.bytes_read = 0
         self._slices: dict[str, Any] = {}
         for path in check_weights(Path(directory)).paths:
             file = _open_safetensors(path, stack)
@@ -60,9 +85,10 @@ class SafetensorsSource:
         """The tensor's shape, or None if there is no such tensor."""
         return tuple(self._slices[name].get_shape()) if name in self._slices else None
 
-    def read(self, name: str, rows: slice) -> Tensor:
-        """Some rows of the tensor, in the file's dtype."""
-        tensor: Tensor = self._slices[name][rows]
+    def read(self, name: str, rows: slice, columns: slice | None) -> Tensor:
+        """Some rows of the tensor, or some columns of these, in the file's dtype."""
+        tensor: Tensor = self._slices[name][rows] if columns is None else self._slices[name][rows, columns]
+        self.bytes_read += tensor.nbytes
         return tensor
 
 
@@ -72,24 +98,29 @@ class GgufSource:
     def __init__(self, path: str, stack: ExitStack) -> None:
         self._file = stack.enter_context(GgufFile(path))
 
+    @property
+    def bytes_read(self) -> int:
+        """Of packed tensors."""
+        return self._file.bytes_read
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The tensor's shape, or None if there is no such tensor."""
         return self._file.tensors[name].shape if name in self._file.tensors else None
 
-    def read(self, name: str, rows: slice) -> Tensor:
-        """Some rows of the tensor, dequantised to float32."""
-        return torch.from_numpy(self._file.read(name, rows))
+    def read(self, name: str, rows: slice, columns: slice | None) -> Tensor:
+        """Some rows of the tensor, or some columns of these, dequantised to float32."""
+        return torch.from_numpy(self._file.read(name, rows, columns))
 
 
-def load_weights(
-    model: ModelDescription, parameters: Iterable[Parameter], progress: Callable[[int, int], None]
-) -> None:
+def load_weights(model: ModelDescription, parameters: Iterable[Parameter], progress: Callable[[int, int], None]) -> int:
     """Fills every parameter from the checkpoint at `model.path`; `progress` gets bytes filled and in total.
 
-    Raises ModelError if the checkpoint cannot be read or does not fit.
+    Returns the bytes of tensors that were read. Raises ModelError if the checkpoint cannot be read or does not fit.
     """
     with ExitStack() as stack:
-        fill(_open(model, stack), list(parameters), progress)
+        source = _open(model, stack)
+        fill(source, list(parameters), progress)
+        return source.bytes_read
 
 
 def fill(source: Source, parameters: list[Parameter], progress: Callable[[int, int], None]) -> None:
@@ -100,7 +131,8 @@ def fill(source: Source, parameters: list[Parameter], progress: Callable[[int, i
     done = 0
     for parameter in parameters:
         for rows in _row_slices(parameter):
-            _put(parameter.destination, rows, _ordered(source.read(parameter.name, rows), parameter.halved_heads))
+            numbers = source.read(parameter.name, *parameter.place_of(rows))
+            _put(parameter.destination, rows, _ordered(numbers, parameter.halved_heads))
             done += parameter.destination.nbytes // parameter.destination.shape[0] * (rows.stop - rows.start)
             progress(done, total)
 
@@ -115,8 +147,8 @@ def _put(destination: Tensor | PackedRows, rows: slice, numbers: Tensor) -> None
 def _check(shape: tuple[int, ...] | None, parameter: Parameter) -> None:
     if shape is None:
         raise ModelError(f"the checkpoint has no tensor {parameter.name}")
-    if shape != tuple(parameter.destination.shape):
-        raise ModelError(f"{parameter.name} has shape {shape}; the model needs {tuple(parameter.destination.shape)}")
+    if shape != parameter.shape:
+        raise ModelError(f"{parameter.name} has shape {shape}; the model needs {parameter.shape}")
 
 
 def _row_slices(parameter: Parameter) -> Iterable[slice]:

@@ -70,6 +70,17 @@ def test_numbers_of_each_type_equal_the_librarys(written, kind):
     np.testing.assert_array_equal(numbers, expected)
     for rows in (slice(0, 1), slice(7, 201), slice(290, None), slice(5, 5)):
         np.testing.assert_array_equal(file.read("t", rows), expected[rows])
+    for columns in (slice(0, 1), slice(31, 33), slice(100, 200), slice(COLUMNS - 1, COLUMNS), slice(0, COLUMNS)):
+        np.testing.assert_array_equal(file.read("t", slice(7, 9), columns), expected[7:9, columns])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_only_blocks_with_wanted_columns_are_read(written):
+    kind = gguf.GGMLQuantizationType.Q4_1
+    data = random_blocks(kind, 4, 256)
+    with GgufFile(written({"t": (data, kind)})) as file:
+        file.read("t", slice(1, 3), slice(40, 70))
+        assert file.bytes_read == 2 * 2 * 20
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16"])

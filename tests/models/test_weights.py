@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from test_llama import DESCRIPTION
 
 from actorlm.errors import ModelError
+from actorlm.layers.weight import Cut
 from actorlm.models import weights
 from actorlm.models.llama import Llama
 from actorlm.models.weights import Parameter, SafetensorsSource, fill, load_weights
@@ -104,9 +105,9 @@ class InMemory:
     def shape(self, name):
         return tuple(self.tensors[name].shape) if name in self.tensors else None
 
-    def read(self, name, rows):
+    def read(self, name, rows, columns):
         self.read_rows.append((rows.start, rows.stop))
-        return self.tensors[name][rows]
+        return self.tensors[name][rows] if columns is None else self.tensors[name][rows, columns]
 
 
 @pytest.mark.parametrize(("head", "slices"), [(None, [(0, 5), (5, 10), (10, 12)]), (4, [(0, 4), (4, 8), (8, 12)])])
@@ -121,6 +122,27 @@ def test_large_tensors_are_read_in_slices_of_whole_heads(monkeypatch, head, slic
         assert torch.equal(halves(destination, head), source.tensors["w"])
     else:
         assert torch.equal(destination, source.tensors["w"])
+
+
+@pytest.mark.parametrize(
+    ("cut", "expected"),
+    [
+        (None, lambda whole: whole),
+        (Cut(0, range(4, 8), 12), lambda whole: whole[4:8]),
+        (Cut(1, range(3, 5), 6), lambda whole: whole[:, 3:5]),
+    ],
+)
+def test_a_rank_reads_its_part_alone(monkeypatch, cut, expected):
+    monkeypatch.setattr(weights, "MAX_SLICE_BYTES", 4 * 3 * 4)
+    whole = torch.randn(12, 6)
+    source, part = InMemory(w=whole), expected(whole)
+    destination = torch.empty(part.shape)
+    fill(source, [Parameter("w", destination, cut=cut)], lambda done, total: None)
+    assert torch.equal(destination, part)
+    rows = {row for start, stop in source.read_rows for row in range(start, stop)}
+    assert rows == set(cut.part if cut and cut.dimension == 0 else range(12))
+    with pytest.raises(ModelError, match=r"w has shape \(12, 6\); the model needs"):
+        fill(source, [Parameter("w", destination, cut=Cut(0, range(1), 13))], lambda done, total: None)
 
 
 def test_a_missing_tensor_and_another_shape_are_named_before_anything_is_read():
@@ -149,4 +171,7 @@ def test_only_the_rows_asked_for_are_read(tmp_path):
         source = SafetensorsSource(str(tmp_path), stack)
         assert source.shape("w") == (10, 2)
         assert source.shape("x") is None
-        assert torch.equal(source.read("w", slice(3, 5)), load_file(tmp_path / "model.safetensors")["w"][3:5])
+        assert torch.equal(source.read("w", slice(3, 5), None), load_file(tmp_path / "model.safetensors")["w"][3:5])
+        assert source.bytes_read == 2 * 2 * 4
+        assert source.read("w", slice(3, 5), slice(1, 2)).tolist() == [[7.0], [9.0]]
+        assert source.bytes_read == 2 * 2 * 4 + 2 * 4
