@@ -5,13 +5,21 @@ rank has consecutive heads, features and token ids; a pipeline stage has consecu
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from actorlm.errors import ConfigError
 
 MAX_RANKS = 64
 ALIGNED_IDS = 16
 """Shares of the vocabulary begin at multiples of it, as matrices are packed; the last ones may be smaller or empty."""
+
+
+class Stage(NamedTuple):
+    """A pipeline stage's layers, and whether it begins with token ids and ends with logits."""
+
+    layers: range
+    is_first: bool
+    is_last: bool
 
 
 class Dimensions(Protocol):
@@ -114,6 +122,11 @@ def stages(model: Dimensions, pipeline: int, listed: Sequence[int] = ()) -> tupl
         )
     ends = [sum(counts[: index + 1]) for index in range(pipeline)]
     return tuple(range(end - count, end) for end, count in zip(ends, counts, strict=True))
+
+
+def stage(model: Dimensions, pipeline: int, rank: int, listed: Sequence[int] = ()) -> Stage:
+    """One of the stages. Raises as `stages` does."""
+    return Stage(stages(model, pipeline, listed)[rank], rank == 0, rank == pipeline - 1)
 
 
 def _counts(model: Dimensions, pipeline: int) -> list[int]:

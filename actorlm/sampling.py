@@ -67,6 +67,11 @@ class SamplingParams(Message):
         """Whether tokens that the sequence has already are more or less likely than others."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
+    @property
+    def restricted(self) -> bool:
+        """Whether some tokens may be out."""
+        return bool(self.min_tokens or self.bad_words) or self.allowed_token_ids is not None
+
 
 def check_sampling(params: SamplingParams, vocab_size: int, eos_token_ids: Collection[int]) -> None:
     """Raises BadRequest naming the first field whose value cannot be used.

@@ -66,6 +66,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return self.pipeline_rank == self.pipeline_size - 1
 
 
+ONLY = Place()
+"""The place of a replica's only worker."""
+
+
 class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One process and its actor.
 

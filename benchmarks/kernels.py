@@ -22,9 +22,9 @@ from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.linear import linear
 from actorlm.kernels.native import Native, best_level
 from actorlm.kernels.paged_attention import paged_attention
-from actorlm.kernels.pages import Arena
 from actorlm.kernels.rms_norm import rms_norm
 from actorlm.kernels.silu_mul import Gates, silu_mul
+from actorlm.layers.arena import Arena
 
 HIDDEN, INTERMEDIATE, VOCAB = 576, 1536, 49_152
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64

@@ -92,7 +92,7 @@ class GgufFile:
         return {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
 
     def read(self, name: str, rows: slice | None = None, columns: slice | None = None) -> "NDArray[np.float32]":
-        """The numbers of a tensor, or of those `rows` of its first axis and `columns` of its last, as a new float32 array.
+        """The numbers of a tensor, or of `rows` of its first axis and `columns` of its last, as a new float32 array.
 
         Slices have a step of 1; `columns` are for matrices. Only the bytes of these rows, and of the blocks that hold
         these columns, are touched. Raises ModelError if the file has no such tensor.

@@ -7,7 +7,7 @@ requests that a step adds.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from actorlm.execution.ragged import Indices, Ragged, ranges
 from actorlm.messages.worker import AddRequest, RunStep
 
 NOT_COMPUTED = -1
+UNKNOWN = -1
+"""Stands for an id that was sampled on another pipeline stage and has not come yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Slots:
         self._prompts: Indices = np.zeros(max_num_seqs, np.int64)
         self._computed: Indices = np.full(max_num_seqs, NOT_COMPUTED, np.int64)
         self._taken: NDArray[np.bool_] = np.zeros(max_num_seqs, np.bool_)
+        self.entries: Indices = np.zeros(max_num_seqs, np.int64)
+        """How many requests have entered each slot."""
 
     def apply(self, step: RunStep) -> Batch:
         """Brings the slots up to date and lays out the step's rows. Raises ProtocolError for a wrong plan."""
@@ -82,6 +86,11 @@ class Slots:
     def append(self, slots: Indices, token_ids: NDArray[np.int32]) -> None:
         """The slots grow by the tokens sampled from them."""
         self.tokens.append(slots, token_ids)
+
+    def read(self, batch: Batch) -> Batch:
+        """The batch with the token ids that the slots have now."""
+        row, positions = ranges(batch.starts, batch.counts)
+        return replace(batch, token_ids=self.tokens.values[batch.slots[row], positions].astype(np.int64))
 
     def _release(self, slots: Indices) -> None:
         if len(slots) == 0:
@@ -105,6 +114,7 @@ class Slots:
         self._prompts[slot] = request.prompt_length
         self._computed[slot] = NOT_COMPUTED
         self._taken[slot] = True
+        self.entries[slot] += 1
 
     def _append_blocks(self, slots: Indices, blocks: Indices) -> None:
         _same_length("block_slots", slots, "block_ids", blocks)

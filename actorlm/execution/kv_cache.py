@@ -18,7 +18,7 @@ def kv_cache_bytes(model: ModelDescription, num_blocks: int, dtype: torch.dtype)
 
 
 def check_memory(model: ModelDescription, num_blocks: int, dtype: torch.dtype, available: int) -> None:
-    """Raises InsufficientMemory unless weights and cache fit into `available` bytes."""
+    """Raises InsufficientMemory unless a rank's weights and cache fit into `available` bytes."""
     weights, cache = model.num_parameters * dtype.itemsize, kv_cache_bytes(model, num_blocks, dtype)
     if weights + cache > available:
         raise InsufficientMemory(

@@ -1,37 +1,49 @@
-"""One device's work on one step: slots, tensors, model, sampler.
+"""One rank's work on one step: slots, tensors, model, next tokens.
 
-Owns the weights, the KV cache and the state of the slots. Receives RunStep, gives StepDone. Knows no socket and no
-scheduler: it does what the plan says, or raises.
+Owns the weights, the KV cache and the state of the slots. Receives RunStep; the output rank gives StepDone. Knows no
+socket and no scheduler: it does what the plan says, or raises. Ranks of one replica run the same steps in the same
+order: tensor ranks share each layer, pipeline stages have some of the layers and pass on what they made.
+
+Legend: T tokens of the step, S sampled rows, N positions of prompts that are scored, E hidden size, V vocabulary.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import psutil
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import ConfigError
 from actorlm.execution.attention_plan import CacheShape, plan_attention
 from actorlm.execution.batch import Batch, Slots
+from actorlm.execution.choice import Choice
 from actorlm.execution.kv_cache import allocate, check_memory
-from actorlm.execution.sampler import NO_IDS, Sampler
-from actorlm.execution.scoring import Scoring
+from actorlm.execution.late_ids import LateIds
+from actorlm.execution.sampler import NO_IDS
 from actorlm.execution.tile_plan import plan_tiles
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Native, choose_level
 from actorlm.kernels.paged_attention import AttentionPlan, TilePlan
-from actorlm.layers.attention import StepInputs
+from actorlm.layers.arena import Arena
 from actorlm.logprobs import Logprobs
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import AddRequest, RunStep
-from actorlm.models.registry import model_class
+from actorlm.models.decoder import Decoder
+from actorlm.models.registry import builder
 from actorlm.models.weights import load_weights
+from actorlm.parallel.group import Alone, TensorGroup
+from actorlm.parallel.meeting import Meeting
+from actorlm.parallel.pipeline import PipelineLink
+from actorlm.partition import Stage, kv_share, rank_parameters, share, stages
 from actorlm.sampling import SamplingParams
+from actorlm.topology import ONLY, Place
 from actorlm.wire import int32
 
 DTYPES = {
@@ -42,13 +54,16 @@ DTYPES = {
 }
 """auto is float32: CPUs compute 16-bit types slower, unless they have hardware for it."""
 
+Meet = Callable[[], Meeting]
+
 
 class Runner:
-    """Runs a model on this process's CPU. `load` comes first.
+    """Runs a model, or this rank's part of it, on this process's CPU. `load` comes first.
 
     `num_blocks` blocks of 16 tokens make the KV cache; at most `max_num_seqs` slots are in use, `max_model_len` tokens
     long, and a step has at most `max_num_batched_tokens` tokens. `kernels` is native, torch, or auto for native where
-    there are some. `threads` are those of either in this process; None stands for torch's own number.
+    there are some. `threads` are those of either in this process; None stands for torch's own number. `meet` finds the
+    other ranks of `place`, if there are any; `pipeline_layers` are the layers of each stage, or none for a choice.
     """
 
     def __init__(
@@ -62,15 +77,27 @@ class Runner:
         max_model_len: int,
         max_num_batched_tokens: int,
         threads: int | None,
+        place: Place = ONLY,
+        meet: Meet | None = None,
+        pipeline_layers: tuple[int, ...] = (),
     ) -> None:
         if dtype not in DTYPES:
             raise ConfigError(f"dtype is {dtype}; it must be one of {', '.join(DTYPES)}", param="dtype")
+        assert meet is not None or place.world_size == 1, "several ranks meet somewhere"
         self.description = model
+        self.bytes_read = 0
+        """Of the checkpoint's tensors, by this rank."""
         self._dtype = DTYPES[dtype]
         level = choose_level(kernels)
         self._native = None if level is None else Native(level, threads or torch.get_num_threads())
         self._num_blocks = num_blocks
+        self._max_num_seqs = max_num_seqs
         self._threads = threads
+        self._place = place
+        self._meet = meet
+        layers = stages(model, place.pipeline_size, pipeline_layers)
+        self._stage = Stage(layers[place.pipeline_rank], place.is_first_stage, place.is_last_stage)
+        self._part = _part_of(model, place, layers)
         self._slots = Slots(
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
@@ -78,23 +105,46 @@ class Runner:
             num_blocks=num_blocks,
             vocab_size=model.vocab_size,
         )
-        self._sampler = Sampler(max_num_seqs, model.eos_token_ids, self._native)
-        self._scoring = Scoring(max_num_seqs)
-        self._cache_shape = CacheShape(num_blocks, model.num_kv_heads, model.head_dim, self._dtype)
+        self._cache_shape = CacheShape(num_blocks, self._part.num_kv_heads, model.head_dim, self._dtype)
         self._caches: list[LayerCache] = []
+        self._group: TensorGroup = Alone()
+        self._link: PipelineLink | None = None
+        self._late: LateIds | None = None
 
     def load(self, progress: Callable[[int, int], None]) -> None:
-        """Allocates the cache and loads the weights; `progress` gets bytes done and in total.
+        """Meets the other ranks, allocates the cache and loads the weights; returns when all ranks have.
 
-        Raises InsufficientMemory, or ModelError if the checkpoint cannot be used.
+        `progress` gets bytes done and in total. Raises InsufficientMemory, ModelError if the checkpoint cannot be used,
+        or PeerMissing.
         """
         if self._threads is not None:
             torch.set_num_threads(self._threads)
-        build = model_class(self.description.architecture)
-        check_memory(self.description, self._num_blocks, self._dtype, psutil.virtual_memory().available)
-        self._caches = allocate(self.description, self._num_blocks, self._dtype)
-        self.model = build(self.description, self._dtype, self._native)
-        load_weights(self.description, self.model.parameters(self.description.format), progress)
+        build = builder(self.description.architecture)
+        check_memory(self._part, self._num_blocks, self._dtype, psutil.virtual_memory().available)
+        meeting = self._meet() if self._meet is not None else None
+        if meeting is not None:
+            self._join(meeting)
+        self._caches = allocate(self._part, self._num_blocks, self._dtype)
+        arena = Arena(self._dtype, self._native, self._group)
+        self.model: Decoder = build(self.description, arena, self._stage)
+        self.bytes_read = load_weights(self.description, self.model.parameters(self.description.format), progress)
+        self._choice = Choice(
+            self._max_num_seqs, self.description.vocab_size, self.description.eos_token_ids, self._group, self._native
+        )
+        if meeting is not None:
+            meeting.wait_for_all("loaded")
+
+    def _join(self, meeting: Meeting) -> None:
+        self._group = meeting.tensor_group(self._native)
+        self._link = meeting.pipeline()
+        if not self._stage.is_last:
+            receive = self._receive_ids if self._stage.is_first else None
+            self._late = LateIds(self._slots, self._place.pipeline_size, receive)
+
+    def _receive_ids(self, count: int) -> NDArray[np.int32]:
+        assert self._link is not None, "stages have links"
+        ids: NDArray[np.int32] = self._link.receive_ids(count).numpy()
+        return ids
 
     def warm_up(self) -> None:
         """Runs one real step of one token in slot 0 and block 0, which must be free, and frees them again."""
@@ -104,52 +154,86 @@ class Runner:
         self.execute(RunStep(0, zero, (), none, none, none, none, none, none))
 
     @torch.inference_mode()
-    def execute(self, step: RunStep) -> StepDone:
-        """Computes one step. Raises ProtocolError for a plan that contradicts the slots, before any tensor changes."""
+    def execute(self, step: RunStep) -> StepDone | None:
+        """Computes one step, which the output rank answers.
+
+        Raises ProtocolError for a plan that contradicts the slots, before any tensor changes, and PeerMissing if
+        another rank does not do its part.
+        """
         began = time.perf_counter_ns()
         batch = self._slots.apply(step)
-        for request in step.added:
-            ids = np.frombuffer(request.token_ids, np.int32)
-            prompt, generated = ids[: request.prompt_length], ids[request.prompt_length :]
-            self._sampler.put(request.slot, request.sampling, prompt, generated)
-            self._scoring.put(request.slot, request.sampling, len(prompt), len(generated))
-        tokens, logprobs = self._compute(batch) if len(batch.slots) > 0 else (NO_IDS, None)
+        for request in step.added if self._stage.is_last else ():
+            self._choice.put(request)
+        tokens, logprobs = self._compute(step.step, batch) if len(batch.slots) > 0 else (NO_IDS, None)
+        if not self._place.is_output:
+            return None
         return StepDone(step.step, tokens.tobytes(), time.perf_counter_ns() - began, logprobs)
 
-    def logits(self, batch: Batch) -> torch.Tensor:
-        """float32 logits [S, V] of the batch's sampled rows; the cache gains its tokens."""
-        logits: torch.Tensor = self.model(self._inputs(batch), self._caches)
-        return logits
+    def logits(self, batch: Batch) -> Tensor:
+        """float32 logits [S, V] of the batch's sampled rows, of a model on one rank; the cache gains its tokens."""
+        return self._logits(batch, self._run(0, batch))
 
-    def _compute(self, batch: Batch) -> tuple[NDArray[np.int32], Logprobs | None]:
-        parts = self._scoring.prompt_parts(batch, self._slots.tokens)
-        if parts:
-            wanted = np.concatenate([batch.sampled_tokens, *(part.tokens for part in parts)])
-            batch = replace(batch, sampled_tokens=wanted)
-        logits = self.logits(batch)
-        logits_SV, logits_NV = logits[: len(batch.sampled_slots)], logits[len(batch.sampled_slots) :]
-        raw, tokens = self._scoring.raw(logits_SV, batch), NO_IDS
-        if len(batch.sampled_slots) > 0:
-            tokens = self._sampler.sample(logits_SV, batch.sampled_slots, batch.sampled_positions, batch.generated)
+    def _compute(self, step: int, batch: Batch) -> tuple[NDArray[np.int32], Logprobs | None]:
+        x_TE = self._run(step, batch)
+        if not self._stage.is_last:
+            assert self._link is not None, "stages have links"
+            assert self._late is not None, "ids come later to a stage before the last"
+            self._link.send(x_TE)
+            self._late.await_ids(step, batch)
+            tokens, logprobs = NO_IDS, None
+        else:
+            tokens, logprobs = self._choose(batch, x_TE)
+        self._group.check()
+        return tokens, logprobs
+
+    def _run(self, step: int, batch: Batch) -> Tensor:
+        """What this stage makes of the step's tokens [T, E]."""
+        arrival = None
+        if self._link is not None and not self._stage.is_first:
+            arrival = self._link.expect(len(batch.token_ids), self.description.hidden_size, self._activations)
+        if self._late is not None:
+            batch = self._late.complete(step, batch)
+        positions_T, places_T2k = torch.from_numpy(batch.positions), torch.from_numpy(_places(batch, self._cache_shape))
+        plan = self._plan(batch)
+        x_TE = self.model.embed(torch.from_numpy(batch.token_ids)) if arrival is None else arrival.wait()
+        return self.model(x_TE, positions_T, places_T2k, plan, self._caches)
+
+    def _choose(self, batch: Batch, x_TE: Tensor) -> tuple[NDArray[np.int32], Logprobs | None]:
+        parts = self._choice.prompt_parts(batch, self._slots.tokens)
+        wanted = np.concatenate([batch.sampled_tokens, *(part.tokens for part in parts)])
+        logits = self._logits(replace(batch, sampled_tokens=wanted) if parts else batch, x_TE)
+        tokens, logprobs = self._choice.choose(batch, parts, logits)
+        if len(tokens) > 0:
             self._slots.append(batch.sampled_slots, tokens)
-        return tokens, self._scoring.score(batch, raw, tokens, parts, logits_NV)
+            if self._link is not None and self._place.is_output:
+                self._link.send_ids(torch.from_numpy(tokens))
+        return tokens, logprobs
 
-    def _inputs(self, batch: Batch) -> StepInputs:
-        shape = self._cache_shape
-        return StepInputs(
-            token_ids_T=torch.from_numpy(batch.token_ids),
-            positions_T=torch.from_numpy(batch.positions),
-            places_T2k=torch.from_numpy(_places(batch, shape)),
-            plan=self._plan(batch),
-            sampled_S=torch.from_numpy(batch.sampled_tokens),
-        )
+    def _logits(self, batch: Batch, x_TE: Tensor) -> Tensor:
+        return self.model.logits(x_TE.index_select(0, torch.from_numpy(batch.sampled_tokens)))
+
+    @property
+    def _activations(self) -> torch.dtype:
+        return self._dtype if self._native is None else torch.float32
 
     def _plan(self, batch: Batch) -> AttentionPlan | TilePlan:
         tables = self._slots.tables.values[batch.slots]
         if self._native is None:
             return plan_attention(batch.starts, batch.counts, tables, self._cache_shape)
-        model = self.description
-        return plan_tiles(batch.starts, batch.counts, tables, model.num_heads, model.num_kv_heads, self._native)
+        part = self._part
+        return plan_tiles(batch.starts, batch.counts, tables, part.num_heads, part.num_kv_heads, self._native)
+
+
+def _part_of(model: ModelDescription, place: Place, layers: tuple[range, ...]) -> ModelDescription:
+    """A rank's part as a model of its own: its layers, heads and parameters."""
+    size, rank = place.tensor_size, place.tensor_rank
+    return msgspec.structs.replace(
+        model,
+        num_layers=len(layers[place.pipeline_rank]),
+        num_heads=len(share(model.num_heads, size, rank)),
+        num_kv_heads=len(kv_share(model.num_kv_heads, size, rank)),
+        num_parameters=list(rank_parameters(model, size, layers))[place.pipeline_rank],
+    )
 
 
 def _places(batch: Batch, shape: CacheShape) -> NDArray[np.int64]:

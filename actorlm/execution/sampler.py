@@ -47,6 +47,7 @@ class Sampler:
         self._min_p = np.zeros(max_num_seqs)
         self._top_k = np.zeros(max_num_seqs, np.int64)
         self._seed = np.zeros(max_num_seqs, np.uint64)
+        self._takes_highest: NDArray[np.bool_] = np.zeros(max_num_seqs, np.bool_)
         self._bias_ids = Ragged(max_num_seqs, np.int32)
         self._bias_values = Ragged(max_num_seqs, np.float32)
 
@@ -65,8 +66,14 @@ class Sampler:
         self._min_p[slot] = params.min_p
         self._top_k[slot] = max(params.top_k, 0)
         self._seed[slot] = params.seed & MASK
+        changed = params.penalized or params.restricted or bool(params.logit_bias)
+        self._takes_highest[slot] = params.greedy and not changed
         self._bias_ids.replace(slot, [token for token, _ in params.logit_bias])
         self._bias_values.replace(slot, [bias for _, bias in params.logit_bias])
+
+    def takes_highest(self, slots: Indices) -> NDArray[np.bool_]:
+        """Which of these slots take the highest logit as the model gives it."""
+        return self._takes_highest[slots]
 
     def sample(self, logits_SV: Tensor, slots: Indices, positions: Indices, generated: Indices) -> NDArray[np.int32]:
         """Token ids [S], which the slots have from now on. `logits_SV` is float32 and is changed.
@@ -85,7 +92,7 @@ class Sampler:
             words=word(self._seed[slots], positions.astype(np.uint64)),
         )
         tokens, best = choose_tokens(logits_SV, draws, self._native)
-        _check_finite(best)
+        check_finite(best)
         self._restrictions.append(slots, tokens)
         self._penalties.append(slots, tokens)
         return tokens
@@ -98,7 +105,8 @@ class Sampler:
             logits_SV.index_put_(places, torch.from_numpy(values), accumulate=True)
 
 
-def _check_finite(best_S: NDArray[np.float32]) -> None:
+def check_finite(best_S: NDArray[np.float32]) -> None:
+    """Raises ModelError unless the highest logit [S] of every row is a number."""
     rows = np.flatnonzero(~np.isfinite(best_S)).tolist()
     if rows:
         raise ModelError(f"the model's logits are not finite in sampled rows {rows}; --dtype float32 may help")

@@ -53,6 +53,11 @@ class Scoring:
         self._prompt_lengths[slot] = prompt_length
         self._token_ids[slot] = params.logprob_token_ids
 
+    def scores_output(self, slots: Indices) -> NDArray[np.bool_]:
+        """Which of these slots want their next tokens scored."""
+        scored: NDArray[np.bool_] = self._output[slots] != OFF
+        return scored
+
     def prompt_parts(self, batch: Batch, tokens: Ragged[np.int32]) -> list[PromptPart]:
         """What the step's rows compute of prompts that are scored. `tokens` are the slots'."""
         scored = np.flatnonzero(self._prompt[batch.slots] != OFF)
@@ -71,9 +76,12 @@ class Scoring:
             if last[row] > batch.starts[row]
         ]
 
-    def raw(self, logits_SV: Tensor, batch: Batch) -> dict[int, Logits]:
-        """A copy of the logits [V] of each sampled row (by its index among those) whose token is to be scored."""
-        wanted = np.flatnonzero(self._output[batch.sampled_slots] != OFF)
+    def raw(self, logits_SV: Tensor, slots: Indices) -> dict[int, Logits]:
+        """A copy of the logits [V] of each sampled row (by its index among those) whose token is to be scored.
+
+        `slots` are the rows'.
+        """
+        wanted = np.flatnonzero(self.scores_output(slots))
         return dict(zip(wanted.tolist(), logits_SV.numpy()[wanted], strict=True))
 
     def score(

@@ -21,8 +21,8 @@ class Runner(Protocol):
     def warm_up(self) -> None:
         """Runs one real step."""
 
-    def execute(self, step: RunStep) -> StepDone:
-        """Computes one step."""
+    def execute(self, step: RunStep) -> StepDone | None:
+        """Computes one step, which the output rank answers."""
 
 
 class Worker:
@@ -43,8 +43,8 @@ class Worker:
         self._runner.warm_up()
         self.doing = "idle"
 
-    def execute(self, step: RunStep) -> StepDone:
-        """Computes one step."""
+    def execute(self, step: RunStep) -> StepDone | None:
+        """Computes one step, which the output rank answers."""
         self.doing = f"step {step.step}"
         done = self._runner.execute(step)
         self.last_step = step.step

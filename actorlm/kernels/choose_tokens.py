@@ -33,6 +33,12 @@ class Draws:
     """0 is off."""
     words: NDArray[np.uint64]
 
+    @classmethod
+    def greedy(cls, count: int) -> "Draws":
+        """So many rows that take their highest logits."""
+        zeros = np.zeros(count)
+        return cls(zeros, zeros, np.ones(count), np.zeros(count, np.int64), np.zeros(count, np.uint64))
+
     def __getitem__(self, rows: NDArray[np.int64]) -> "Draws":
         """Of these rows."""
         return Draws(self.temperature[rows], self.min_p[rows], self.top_p[rows], self.top_k[rows], self.words[rows])

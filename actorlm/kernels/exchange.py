@@ -37,6 +37,8 @@ class Exchange:
     A rank waits for another for at most `patience_s` seconds; then its tensors mean nothing, and `check` tells.
     """
 
+    launches = True
+
     def __init__(self, native: Native, memory: mmap.mmap, *, size: int, rank: int, patience_s: float) -> None:
         assert len(memory) >= memory_bytes(native, size), "the memory is of the exchange's size"
         self.size = size

@@ -20,3 +20,5 @@ class Activations:
     attended_TX: Tensor | None
     """[T, n H]."""
     gates: Gates
+    part_TE: Tensor | None = None
+    """What one of several tensor ranks adds to all ranks' sum."""

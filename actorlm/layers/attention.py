@@ -1,6 +1,6 @@
-"""Self-attention with grouped heads over a paged cache; query, key and value are one matrix.
+"""Self-attention with grouped heads over a paged cache; query, key and value are one matrix. Tensor ranks share heads.
 
-Legend: T tokens, E hidden size, n query heads, k key-value heads, m = n + 2 k, H head size.
+Legend: T tokens, E hidden size, n query heads, k key-value heads, m = n + 2 k, H head size; heads are this rank's.
 """
 
 from collections.abc import Iterator
@@ -9,25 +9,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from actorlm.kernels.layer_cache import LayerCache
-from actorlm.kernels.linear import PackedRows
 from actorlm.kernels.paged_attention import AttentionPlan, TilePlan, paged_attention
-from actorlm.kernels.pages import Arena
 from actorlm.kernels.rope_and_store import Heads, rope_and_store
 from actorlm.layers.activations import Activations
-from actorlm.layers.linear import Linear
-
-
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """What a model computes one step from. Tensors are int64."""
-
-    token_ids_T: Tensor
-    positions_T: Tensor
-    places_T2k: Tensor
-    """Where each token's keys and values go, one place a head; see `kernels.rope_and_store`."""
-    plan: AttentionPlan | TilePlan
-    sampled_S: Tensor
-    """Which of the T tokens need logits."""
+from actorlm.layers.arena import Arena
+from actorlm.layers.linear import ColumnParallel, Features, RowParallel
+from actorlm.layers.weight import Weight
+from actorlm.partition import kv_share, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +25,7 @@ class LayerInputs:
     rotation_T1h: Tensor
     """complex64 numbers of absolute value 1."""
     places_T2k: Tensor
+    """Where each token's keys and values go, one place a head (int64); see `kernels.rope_and_store`."""
     plan: AttentionPlan | TilePlan
 
 
@@ -46,13 +35,15 @@ class Attention:
     def __init__(
         self, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool, arena: Arena
     ) -> None:
-        self._shape = num_heads, num_kv_heads, head_dim, arena.dtype, arena.native
-        query, key = num_heads * head_dim, num_kv_heads * head_dim
-        self.qkv = Linear({"query": query, "key": key, "value": key}, hidden_size, bias=bias, arena=arena)
-        self.output = Linear({"output": hidden_size}, query, bias=bias, arena=arena)
+        size, rank = arena.group.size, arena.group.rank
+        heads, kv_heads = share(num_heads, size, rank), kv_share(num_kv_heads, size, rank)
+        self._shape = len(heads), len(kv_heads), head_dim, arena.dtype, arena.native
+        query, key = _features(num_heads, heads, head_dim), _features(num_kv_heads, kv_heads, head_dim)
+        self.qkv = ColumnParallel({"query": query, "key": key, "value": key}, hidden_size, bias=bias, arena=arena)
+        self.output = RowParallel("output", query, hidden_size, bias=bias, arena=arena)
 
-    def parameters(self) -> Iterator[tuple[str, Tensor | PackedRows]]:
-        """(name, the tensor to fill) of query, key, value and output."""
+    def parameters(self) -> Iterator[Weight]:
+        """Those of query, key, value and output."""
         yield from self.qkv.parameters()
         yield from self.output.parameters()
 
@@ -65,4 +56,9 @@ class Attention:
         heads = work.heads
         self.qkv.write_to(heads.flat_TX, x_TE)
         rope_and_store(heads, inputs.rotation_T1h, cache, inputs.places_T2k)
-        self.output.add_to(total_TE, paged_attention(heads.q_TnH, cache, inputs.plan, work.attended_TX))
+        attended_TX = paged_attention(heads.q_TnH, cache, inputs.plan, work.attended_TX)
+        self.output.add_to(total_TE, attended_TX, work.part_TE)
+
+
+def _features(count: int, heads: range, head_dim: int) -> Features:
+    return Features(count * head_dim, range(heads.start * head_dim, heads.stop * head_dim))

@@ -1,26 +1,28 @@
-"""The gated MLP: down(silu(gate(x)) * up(x)), with gate and up as one matrix."""
+"""The gated MLP: down(silu(gate(x)) * up(x)), with gate and up as one matrix. Tensor ranks share its inner features."""
 
 from collections.abc import Iterator
 
 from torch import Tensor
 
-from actorlm.kernels.linear import PackedRows
-from actorlm.kernels.pages import Arena
 from actorlm.kernels.silu_mul import Gates, silu_mul
-from actorlm.layers.linear import Linear
+from actorlm.layers.activations import Activations
+from actorlm.layers.arena import Arena
+from actorlm.layers.linear import ColumnParallel, Features, RowParallel
+from actorlm.layers.weight import Weight
+from actorlm.partition import share
 
 
 class GatedMLP:
     """Sizes in features; `bias` is for all three matrices."""
 
     def __init__(self, hidden_size: int, intermediate_size: int, *, bias: bool, arena: Arena) -> None:
-        self._shape = intermediate_size, arena.dtype, arena.native
-        parts = {"gate": intermediate_size, "up": intermediate_size}
-        self.gate_up = Linear(parts, hidden_size, bias=bias, arena=arena)
-        self.down = Linear({"down": hidden_size}, intermediate_size, bias=bias, arena=arena)
+        inner = Features(intermediate_size, share(intermediate_size, arena.group.size, arena.group.rank))
+        self._shape = len(inner.part), arena.dtype, arena.native
+        self.gate_up = ColumnParallel({"gate": inner, "up": inner}, hidden_size, bias=bias, arena=arena)
+        self.down = RowParallel("down", inner, hidden_size, bias=bias, arena=arena)
 
-    def parameters(self) -> Iterator[tuple[str, Tensor | PackedRows]]:
-        """(name, the tensor to fill) of gate, up and down."""
+    def parameters(self) -> Iterator[Weight]:
+        """Those of gate, up and down."""
         yield from self.gate_up.parameters()
         yield from self.down.parameters()
 
@@ -28,7 +30,7 @@ class GatedMLP:
         """A buffer for so many rows, for this layer and all of its shape."""
         return Gates(num_rows, *self._shape)
 
-    def add_to(self, total_TE: Tensor, x_TE: Tensor, gates: Gates) -> None:
+    def add_to(self, total_TE: Tensor, x_TE: Tensor, work: Activations) -> None:
         """Adds mlp(x) to `total`, in place."""
-        self.gate_up.write_to(gates.flat_TX, x_TE)
-        self.down.add_to(total_TE, silu_mul(gates))
+        self.gate_up.write_to(work.gates.flat_TX, x_TE)
+        self.down.add_to(total_TE, silu_mul(work.gates), work.part_TE)

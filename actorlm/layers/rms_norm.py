@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from actorlm.kernels.pages import Arena
 from actorlm.kernels.rms_norm import rms_norm
+from actorlm.layers.arena import Arena
+from actorlm.layers.weight import Weight
 
 
 class RMSNorm:
@@ -17,9 +18,9 @@ class RMSNorm:
         self._native = arena.native
         self.weight_E = arena.vector(size)
 
-    def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, the tensor to fill)."""
-        yield f"{self._name}.weight", self.weight_E
+    def parameters(self) -> Iterator[Weight]:
+        """The weight."""
+        yield Weight(f"{self._name}.weight", self.weight_E)
 
     def __call__(self, x_TE: Tensor, out_TE: Tensor | None = None) -> Tensor:
         """The result [T, E], which a native kernel writes to `out` if there is one."""

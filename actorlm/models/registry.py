@@ -1,16 +1,15 @@
-"""Which class runs which architecture. A row is `architecture: module:class`; classes have the interface of `Llama`."""
+"""Which module runs which architecture. Each has a `build` that makes a `Decoder` of the family, or a stage of it."""
 
 from importlib import import_module
 from typing import Any
 
 from actorlm.errors import ModelError
 
-MODELS = {"LlamaForCausalLM": "actorlm.models.llama:Llama"}
+MODELS = {"LlamaForCausalLM": "actorlm.models.llama"}
 
 
-def model_class(architecture: str) -> Any:
-    """The class for a checkpoint's architecture. Raises ModelError naming those that exist."""
+def builder(architecture: str) -> Any:
+    """`build` for a checkpoint's architecture. Raises ModelError naming those that exist."""
     if architecture not in MODELS:
         raise ModelError(f"the architecture {architecture} is not supported; supported: {', '.join(sorted(MODELS))}")
-    module, name = MODELS[architecture].split(":")
-    return getattr(import_module(module), name)
+    return import_module(MODELS[architecture]).build

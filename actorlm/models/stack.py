@@ -7,7 +7,7 @@ launches without the Python between them.
 Legend: T tokens, E hidden size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,9 @@ from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Launch, Native
 from actorlm.kernels.paged_attention import TilePlan
 from actorlm.layers.activations import Activations
+from actorlm.layers.arena import Arena
 from actorlm.layers.attention import LayerInputs
+from actorlm.layers.weight import Weight
 
 MAX_TOKENS = 128
 """In larger steps the time between launches does not show."""
@@ -35,6 +37,9 @@ class Layer(Protocol):
 
     def update(self, x_TE: Tensor, inputs: LayerInputs, cache: LayerCache, work: Activations) -> None:
         """Changes the vectors `x` in place."""
+
+    def parameters(self) -> Iterator[Weight]:
+        """Everything that is read from a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +69,12 @@ def _numbers(inputs: LayerInputs) -> Tensor:
 
 
 class Stack:
-    """Layers of one shape. With `native` they launch kernels, and small steps are recorded."""
+    """Layers of one shape. With native kernels they launch these, and small steps are recorded."""
 
-    def __init__(self, layers: Sequence[Layer], native: Native | None) -> None:
+    def __init__(self, layers: Sequence[Layer], arena: Arena) -> None:
         self._layers = layers
-        self._native = native
+        self._native = arena.native
+        self._max_recorded = MAX_TOKENS if arena.group.launches else 0
         self._recordings: dict[int, Recording] = {}
 
     def __call__(self, x_TE: Tensor, inputs: LayerInputs, caches: Caches) -> Tensor:
@@ -77,7 +83,7 @@ class Stack:
         if recording is not None and recording.caches is caches:
             return recording.repeat(x_TE, inputs)
         work = self._layers[0].buffers(len(x_TE), self._native)
-        if self._native is None or len(x_TE) > MAX_TOKENS:
+        if self._native is None or len(x_TE) > self._max_recorded:
             self._update(x_TE, inputs, caches, work)
             return x_TE
         with self._native.recording() as launches:

@@ -102,10 +102,12 @@ class Engine:
 
     def _execute(self, step: Step) -> StepDone:
         try:
-            return self._worker.execute(step.message)
+            done = self._worker.execute(step.message)
         except Exception as error:
             self._failure = ExecutorFailed(f"the worker failed: {type(error).__name__}: {error}")
             raise self._failure from error
+        assert done is not None, "the only rank answers"
+        return done
 
     def _learn(self, sampled: Sampled, scores: Scores | None) -> EndedChoice | None:
         request, token = sampled.request, sampled.token

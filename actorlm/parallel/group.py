@@ -24,6 +24,10 @@ class TensorGroup(Protocol):
     def rank(self) -> int:
         """Of this one among them, from 0."""
 
+    @property
+    def launches(self) -> bool:
+        """Whether its sums are launches of native kernels, which can be recorded and repeated."""
+
     def add_reduced(self, total: Tensor, part: Tensor) -> None:
         """Adds to `total` the sum of all ranks' `part`, in place; all ranks get the same bits."""
 
@@ -42,6 +46,7 @@ class Alone:
 
     size = 1
     rank = 0
+    launches = True
 
     def add_reduced(self, total: Tensor, part: Tensor) -> None:
         """Adds `part`."""
@@ -60,6 +65,8 @@ class Alone:
 
 class DistributedGroup:
     """A process group of torch.distributed, of any backend. Raises PeerMissing as soon as a rank fails to come."""
+
+    launches = False
 
     def __init__(self, group: Any, patience_s: float) -> None:
         self._group = group

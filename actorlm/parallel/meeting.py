@@ -66,6 +66,12 @@ class Meeting:
             return None
         return PipelineLink(self._gloo("replica", range(place.world_size)), place, self._patience_s)
 
+    def wait_for_all(self, event: str) -> None:
+        """Returns when every rank has come to the same `event`."""
+        self._tell(f"{event}-{self._place.rank}", "")
+        for rank in range(self._place.world_size):
+            self._ask(f"{event}-{rank}")
+
     def _shared_memory(self, mates: range, size: int) -> mmap.mmap:
         """Memory that all mates map, zeros at first."""
         first = mates[0]

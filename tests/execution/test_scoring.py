@@ -120,7 +120,7 @@ def test_equal_logits_have_the_same_bits_in_a_batch():
             scoring.put(slot, params(logprobs=20), 5, 0)
         slots = np.array(rows)
         batch = SimpleNamespace(slots=slots, sampled_slots=slots, sampled_rows=np.arange(len(rows)))
-        done = scoring.score(batch, scoring.raw(logits[rows], batch), slots.astype(np.int32), [], logits[:0])
+        done = scoring.score(batch, scoring.raw(logits[rows], slots), slots.astype(np.int32), [], logits[:0])
         return [list(scores.output) for scores in unpack(done)]
 
     assert values([0, 1, 2, 3]) == [values([row])[0] for row in range(4)]

@@ -6,32 +6,43 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from actorlm.checkpoint.description import RopeScaling
-from actorlm.kernels.pages import Arena
+from actorlm.layers.activations import Activations
+from actorlm.layers.arena import Arena
 from actorlm.layers.embedding import Embedding
-from actorlm.layers.linear import Linear
+from actorlm.layers.linear import ColumnParallel, Features, RowParallel
 from actorlm.layers.mlp import GatedMLP
 from actorlm.layers.rotary import Rotary
 
 
 def filled(layer):
     torch.manual_seed(0)
-    for _, tensor in layer.parameters():
-        tensor.normal_()
-    return dict(layer.parameters())
+    for weight in layer.parameters():
+        weight.destination.normal_()
+    return {weight.name: weight.destination for weight in layer.parameters()}
+
+
+def whole(count):
+    return Features(count, range(count))
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_stacked_matrices_are_one_product(bias):
-    layer = Linear({"a": 3, "b": 5}, 4, bias=bias, arena=Arena(torch.float32))
+    layer = ColumnParallel({"a": whole(3), "b": whole(5)}, 4, bias=bias, arena=Arena(torch.float32))
     parts = filled(layer)
     assert list(parts) == (["a.weight", "a.bias", "b.weight", "b.bias"] if bias else ["a.weight", "b.weight"])
     x, out = torch.randn(2, 4), torch.empty(2, 8)
     layer.write_to(out, x)
     expected = torch.cat([x @ parts[f"{n}.weight"].t() + parts.get(f"{n}.bias", 0.0) for n in "ab"], dim=1)
     torch.testing.assert_close(out, expected)
-    total = torch.ones(2, 8)
-    layer.add_to(total, x)
-    torch.testing.assert_close(total, expected + 1)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_product_is_added(bias):
+    layer = RowParallel("a", whole(4), 8, bias=bias, arena=Arena(torch.float32))
+    parts = filled(layer)
+    x, total = torch.randn(2, 4), torch.ones(2, 8)
+    layer.add_to(total, x, None)
+    torch.testing.assert_close(total, x @ parts["a.weight"].t() + parts.get("a.bias", 0.0) + 1)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -39,7 +50,7 @@ def test_the_gated_mlp_is_its_formula(bias):
     mlp = GatedMLP(6, 10, bias=bias, arena=Arena(torch.float32))
     w = filled(mlp)
     x, total = torch.randn(3, 6), torch.ones(3, 6)
-    mlp.add_to(total, x, mlp.gates(3))
+    mlp.add_to(total, x, Activations(None, None, None, mlp.gates(3)))
     gate, up = (x @ w[f"{n}.weight"].t() + w.get(f"{n}.bias", 0.0) for n in ("gate", "up"))
     down = (gate.sigmoid() * gate * up) @ w["down.weight"].t() + w.get("down.bias", 0.0)
     torch.testing.assert_close(total, down + 1)

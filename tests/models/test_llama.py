@@ -8,8 +8,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import ModelError
-from actorlm.models.llama import Llama
-from actorlm.models.registry import MODELS, model_class
+from actorlm.layers.arena import Arena
+from actorlm.models.llama import build
+from actorlm.models.registry import MODELS, builder
+from actorlm.partition import stage
 
 DESCRIPTION = ModelDescription(
     path="",
@@ -29,6 +31,10 @@ DESCRIPTION = ModelDescription(
 )
 
 
+def whole(description):
+    return build(description, Arena(torch.float32), stage(description, 1, 0))
+
+
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
 def test_safetensors_names_and_shapes_are_those_of_transformers(tied, biases):
@@ -45,22 +51,23 @@ def test_safetensors_names_and_shapes_are_those_of_transformers(tied, biases):
         attention_bias=biases,
         mlp_bias=biases,
     )
-    ours = {p.name: tuple(p.destination.shape) for p in Llama(description, torch.float32).parameters("safetensors")}
+    ours = {p.name: tuple(p.destination.shape) for p in whole(description).parameters("safetensors")}
     assert ours == {name: tuple(p.shape) for name, p in LlamaForCausalLM(config).named_parameters()}
 
 
 def test_gguf_names_are_those_of_its_package():
     known = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
-    model = Llama(DESCRIPTION, torch.float32)
+    model = whole(DESCRIPTION)
     for hub, packed in zip(model.parameters("safetensors"), model.parameters("gguf"), strict=True):
         assert known.get_name(hub.name, (".weight",)) == packed.name
         assert hub.destination.data_ptr() == packed.destination.data_ptr()
 
 
 def test_every_row_of_the_registry_can_be_imported():
-    assert [model_class(name).__name__ for name in MODELS] == ["Llama"]
+    for name in MODELS:
+        builder(name)(DESCRIPTION, Arena(torch.float32), stage(DESCRIPTION, 1, 0))
 
 
 def test_an_unknown_architecture_is_refused():
     with pytest.raises(ModelError, match="MambaForCausalLM is not supported; supported: LlamaForCausalLM"):
-        model_class("MambaForCausalLM")
+        builder("MambaForCausalLM")

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from actorlm.errors import InsufficientMemory
-from actorlm.kernels import pages
-from actorlm.kernels.pages import Arena, map_zeros
+from actorlm.kernels.pages import map_zeros
+from actorlm.layers import arena as arenas
+from actorlm.layers.arena import Arena
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_tensors_of_an_arena_do_not_overlap(monkeypatch, dtype):
-    monkeypatch.setattr(pages, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(arenas, "CHUNK_BYTES", 4096)
     arena = Arena(dtype)
     shapes = [(3, 5), (1,), (100, 7), (2000, 2), (9,)]
     tensors = [arena.empty(*shape) for shape in shapes]
