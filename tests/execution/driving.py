@@ -140,6 +140,12 @@ def make_tiny(variant, directory):
 
 
 def make_runner(description: ModelDescription, **changes):
+    runner = new_runner(description, **changes)
+    runner.load(lambda done, total: None)
+    return runner
+
+
+def new_runner(description: ModelDescription, **changes):
     from actorlm.execution.runner import Runner
 
     sizes: dict[str, Any] = {
@@ -151,9 +157,7 @@ def make_runner(description: ModelDescription, **changes):
         "max_num_batched_tokens": 2048,
         "threads": 1,
     }
-    runner = Runner(description, **{**sizes, **changes})
-    runner.load(lambda done, total: None)
-    return runner
+    return Runner(description, **{**sizes, **changes})
 
 
 def step_logits(driver, rows):
