@@ -4,13 +4,17 @@
 // all counters are as high, and reads the slots of all. Rounds take the two slots of a rank in turn, which suffices:
 // nobody begins a round before all have begun the one before it, and so have read the one before that.
 //
-// Sums are made in the order of ranks, by every rank for itself: all hold the same bits. A wait has a deadline; once
-// one has passed it, this and all later operations do nothing, and `exchange_missing` tells who did not come.
+// Sums are made in the order of ranks, by every rank for itself: all hold the same bits. A wait ends with
+// the process of the rank that it is for, or at a deadline; after that this and all later operations do nothing, and
+// `exchange_missing` tells who did not come.
 #include <sched.h>
+#include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -32,6 +36,7 @@ constexpr long FLOATS_A_CHUNK = 16'384;
 
 struct alignas(LINE) Counter {
   std::atomic<uint64_t> rounds;
+  std::atomic<pid_t> process;  // 0 until the rank opens its end
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "counters are shared by processes");
 
@@ -68,6 +73,11 @@ struct Exchange {
  private:
   bool has_come(int other) { return counter(other).rounds.load(std::memory_order_acquire) >= round; }
 
+  bool is_gone(int other) {
+    const pid_t process = counter(other).process.load(std::memory_order_relaxed);
+    return process != 0 && kill(process, 0) != 0 && errno == ESRCH;
+  }
+
   bool wait_for(int other) {
     for (int i = 0; i < SPINS; i++) {
       if (has_come(other)) return true;
@@ -81,6 +91,7 @@ struct Exchange {
         sched_yield();
       } else {
         nanosleep(&NAP, nullptr);
+        if (is_gone(other)) return has_come(other);
       }
     }
     return true;
@@ -109,7 +120,9 @@ ACTORLM_API long exchange_bytes(int size, long slot_bytes) { return size * (long
 
 // `memory` has so many bytes, zeros at first, that all ranks see. A slot's bytes are a multiple of 64.
 ACTORLM_API Exchange *exchange_open(void *memory, int size, int rank, long slot_bytes, double patience_s) {
-  return new Exchange{(char *)memory, size, rank, slot_bytes, std::chrono::duration<double>(patience_s)};
+  auto *exchange = new Exchange{(char *)memory, size, rank, slot_bytes, std::chrono::duration<double>(patience_s)};
+  exchange->counter(rank).process.store(getpid(), std::memory_order_relaxed);
+  return exchange;
 }
 
 ACTORLM_API void exchange_close(Exchange *exchange) { delete exchange; }

@@ -34,7 +34,8 @@ def memory_bytes(native: Native, size: int) -> int:
 class Exchange:
     """One rank's end of it. `memory` was all zeros when the first rank opened it.
 
-    A rank waits for another for at most `patience_s` seconds; then its tensors mean nothing, and `check` tells.
+    A rank waits for another until its process ends, and for at most `patience_s` seconds; then its tensors mean
+    nothing, and `check` tells.
     """
 
     launches = True
@@ -74,4 +75,6 @@ class Exchange:
         """Raises PeerMissing if a rank did not come in time; all that was exchanged since is worthless."""
         missing = self._native.library.exchange_missing(self._end)
         if missing >= 0:
-            raise PeerMissing(f"tensor rank {missing} did not come to an exchange within {self._patience_s:g} s")
+            raise PeerMissing(
+                f"tensor rank {missing} has ended, or did not come to an exchange within {self._patience_s:g} s"
+            )

@@ -102,4 +102,9 @@ def wait(work: Any, patience: timedelta, what: str) -> None:
     try:
         work.wait(patience)
     except RuntimeError as error:
-        raise PeerMissing(f"{what} failed: {str(error).splitlines()[0]}") from error
+        raise PeerMissing(f"{what} failed: {reason(error)}") from error
+
+
+def reason(error: RuntimeError) -> str:
+    """What torch.distributed says, without its advice."""
+    return str(error).splitlines()[0].split(". This is typically")[0]

@@ -17,7 +17,7 @@ from torch import distributed
 from actorlm.errors import PeerMissing
 from actorlm.kernels.exchange import Exchange, memory_bytes
 from actorlm.kernels.native import Native
-from actorlm.parallel.group import Alone, DistributedGroup, TensorGroup
+from actorlm.parallel.group import Alone, DistributedGroup, TensorGroup, reason
 from actorlm.parallel.pipeline import PipelineLink
 from actorlm.topology import Place
 
@@ -146,4 +146,4 @@ def own_address(address: str) -> str:
 
 
 def _missing(what: str, error: RuntimeError) -> PeerMissing:
-    return PeerMissing(f"{what}: {str(error).splitlines()[0]}")
+    return PeerMissing(f"{what}: {reason(error)}")

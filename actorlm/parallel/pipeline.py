@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from actorlm.errors import PeerMissing
-from actorlm.parallel.group import wait
+from actorlm.parallel.group import reason, wait
 from actorlm.topology import Place
 
 ACTIVATIONS, IDS = 1, 2
@@ -75,7 +75,7 @@ class PipelineLink:
         try:
             self._sent.append(_Sent(self._group.send([tensor], to, tag), tensor))
         except RuntimeError as error:
-            raise PeerMissing(f"sending to rank {to} failed: {str(error).splitlines()[0]}") from error
+            raise PeerMissing(f"sending to rank {to} failed: {reason(error)}") from error
 
     def _finish(self, sent: _Sent) -> None:
         wait(sent.work, self._patience, "sending to another stage")
@@ -85,5 +85,5 @@ class PipelineLink:
         try:
             work = self._group.recv([tensor], source, tag)
         except RuntimeError as error:
-            raise PeerMissing(f"{what} failed: {str(error).splitlines()[0]}") from error
+            raise PeerMissing(f"{what} failed: {reason(error)}") from error
         return Arrival(tensor, work, self._patience, what)

@@ -4,6 +4,7 @@ Ranks are threads here, which map the same memory as processes would.
 """
 
 import mmap
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -84,10 +85,24 @@ def test_a_rank_that_does_not_come_ends_the_wait_and_is_named(native):
     on_all(ranks, add_twice)
     ranks[1].check()
     for end in (ranks[0], ranks[2]):
-        with pytest.raises(PeerMissing, match=r"tensor rank 1 did not come to an exchange within 0\.2 s"):
+        with pytest.raises(PeerMissing, match=r"tensor rank 1 .* did not come to an exchange within 0\.2 s"):
             end.check()
         end.spread(torch.zeros(1))  # at once, without a wait
         end.add_reduced(torch.zeros(4), torch.ones(4))
+
+
+@on_all_levels
+def test_the_wait_for_a_process_ends_with_it(native):
+    memory = mmap.mmap(-1, memory_bytes(native, 2))
+    child = os.fork()
+    if child == 0:
+        Exchange(native, memory, size=2, rank=1, patience_s=60.0)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    end = Exchange(native, memory, size=2, rank=0, patience_s=3600.0)
+    end.spread(torch.zeros(1))
+    with pytest.raises(PeerMissing, match="tensor rank 1 has ended"):
+        end.check()
 
 
 @on_all_levels

@@ -89,8 +89,11 @@ def test_one_rank_is_alone_and_has_no_pipeline(tmp_path):
 
 
 def test_activations_and_ids_pass_between_stages_in_order(tmp_path):
+    links = []  # they live until all have received
+
     def act(place):
         link = meet(tmp_path, place).pipeline()
+        links.append(link)
         for step in range(3):
             if place.is_first_stage:
                 link.send(torch.full((2, 4), float(10 * step + place.tensor_rank)))
