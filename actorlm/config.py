@@ -106,6 +106,9 @@ class SchedulerConfig(_Section, frozen=True):
     max_waiting: Annotated[
         int, option("requests that may wait in one replica; one more is refused with 429", unit="requests", ge=1)
     ] = 20_480
+    async_scheduling: Annotated[
+        bool, option("plan a step while the one before it is computed; tokens are the same either way")
+    ] = True
 
 
 class HttpConfig(_Section, frozen=True):

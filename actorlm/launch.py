@@ -193,6 +193,7 @@ def _build_engine(child: _Child) -> Built:
             max_model_len=spec.model.max_model_len,
             eos_token_ids=spec.model.eos_token_ids,
             prefix_caching=spec.config.cache.prefix_caching,
+            lanes=spec.config.parallel.pipeline,
         ),
         vocab_size=spec.model.vocab_size,
         executor=executor,

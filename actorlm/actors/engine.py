@@ -2,10 +2,14 @@
 
 Owns: the requests of its replica, their KV blocks, the order of steps. Receives Generate and Abort from the balancer;
 sends tokens to detokenizers, loads and refusals to the balancer. Must not know: text, HTTP, how many ranks run a step.
+
+As many steps are in flight as the scheduler likes: while one is computed, the next waits at the workers already, and
+they need not wait for this process.
 """
 
 import asyncio
-from collections import defaultdict
+from asyncio import Future
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import assert_never
 
@@ -17,6 +21,7 @@ from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
 from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRefused
 from actorlm.messages.detokenizer import TokensSampled
 from actorlm.messages.engine import Abort, Generate, Inbox
+from actorlm.messages.executor import StepDone
 from actorlm.messages.supervisor import PeerStuck
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.errors import NotConnected, PeerFull
@@ -58,7 +63,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._membership = membership
         self._announcement = announcement
         self._loaded = False
-        self._work = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._in_flight: deque[tuple[Step, Future[StepDone]]] = deque()
         self._ended: list[int] = []
         self.spawn(membership.beat(self))
         self.spawn(self._serve())
@@ -92,19 +98,32 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._loaded = True
         self._announce()
         while True:
-            step = self._core.next_step()
-            if step is None:
-                self._report_load()
-                self._work.clear()
-                await self._work.wait()
-            else:
-                await self._step(step)
+            await self._wake.wait()
+            self._wake.clear()
+            self._turn()
 
-    async def _step(self, step: Step) -> None:
-        running = self._executor.execute_model(step.message)
-        self._report_load()  # of the step before, while this one runs
-        sampled, scores = self._core.take(step, await running)
-        self._deliver(sampled, scores)
+    def _turn(self) -> None:
+        """Takes in what came back. The next steps start before the tokens leave: the workers come first."""
+        gains = []
+        while self._in_flight and self._in_flight[0][1].done():
+            step, running = self._in_flight.popleft()
+            gains.append(self._core.take(step, running.result()))
+        self._start_steps()
+        for gain in gains:
+            self._deliver(*gain)
+        self._report_load()
+
+    def _start_steps(self) -> None:
+        """Gives the workers as many steps as may be in flight."""
+        while (step := self._core.next_step()) is not None:
+            running = self._executor.execute_model(step.message)
+            running.add_done_callback(self._step_returned)
+            self._in_flight.append((step, running))
+
+    def _step_returned(self, running: "Future[StepDone]") -> None:
+        if not running.cancelled():
+            running.exception()  # of several that fail the oldest is raised; the others are no surprise
+        self._wake.set()
 
     def _admit(self, message: Generate) -> None:
         try:
@@ -116,11 +135,11 @@ class EngineCore(Actor[Inbox | LinkEvent]):
                 RequestRefused(message.request, message.attempt, error.status, error.code, error.message, error.param)
             )
         else:
-            self._work.set()
+            self._wake.set()
 
     def _abort(self, requests: Iterable[int]) -> None:
         self._ended += self._scheduler.abort(requests)
-        self._work.set()
+        self._wake.set()
 
     def _deliver(self, sampled: list[Sampled], scores: Mapping[Request, Scores]) -> None:
         """One message to each detokenizer that has tokens of this step, or log-probabilities of prompts."""

@@ -60,6 +60,7 @@ class InlineExecutor(Executor):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        self._check()  # a step that was queued behind the failure
         try:
             return function(*args)
         except Exception as error:

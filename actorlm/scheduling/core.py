@@ -15,7 +15,7 @@ from actorlm.messages.frontend import Finish
 from actorlm.messages.worker import RunStep
 from actorlm.sampling import check_sampling, check_token
 from actorlm.scheduling.plan import StepPlan, encode
-from actorlm.scheduling.request import Request
+from actorlm.scheduling.request import Request, State
 from actorlm.scheduling.scheduler import Sampled, Scheduler
 from actorlm.wire import read_int32
 
@@ -54,8 +54,8 @@ class Core:
         self.scheduler.add(Request.from_generate(message))
 
     def next_step(self) -> Step | None:
-        """The next step, or None when there is nothing to compute now."""
-        plan = self.scheduler.plan()
+        """The next step, or None when there is nothing to compute now, or enough is in flight."""
+        plan = self.scheduler.plan() if self.scheduler.may_plan else None
         return None if plan is None else Step(plan, encode(plan))
 
     def take(self, step: Step, done: StepDone) -> Gain:
@@ -72,7 +72,7 @@ class Core:
         return [
             Sampled(request, None, Finish.NOT_YET)
             for request in scores
-            if request not in moved and request.id in self.scheduler.request_ids
+            if request not in moved and request.state is State.RUNNING
         ]
 
 

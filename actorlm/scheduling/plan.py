@@ -23,6 +23,11 @@ class StepPlan:
     counts: list[int] = field(default_factory=list)
     sampled: list[int] = field(default_factory=list)
 
+    @property
+    def is_all_new(self) -> bool:
+        """Whether all its requests enter their slots with it."""
+        return {request.slot for request in self.added}.issuperset(self.slots)
+
     def add_request(self, request: Request) -> None:
         """The request enters its slot, with the blocks that it has."""
         ids = request.token_ids.tobytes()

@@ -6,7 +6,8 @@
   blocks waits for those who run, and whoever stands behind it waits with it. A running request moves until it ends, and
   with nobody running every request that was accepted fits.
 - **Decodes first.** Every running decode gets its token in every step, so a gap between two tokens is one step of at
-  most `max_num_batched_tokens`. For that, no more requests run than a step has tokens.
+  most `max_num_batched_tokens`. For that, no more requests run than a step has tokens. A step may look ahead: it has
+  the token after one that a step in flight is still sampling, except behind the last token that a request may have.
 - **Prefills share the rest.** First in line first, those that run and then those that wait: each takes at most half of
   what is left; what nobody wants goes back to the first. So the first keeps half, and beside one long prefill a prompt
   that fits a quarter of the rest is computed in the first step that has a slot and blocks for it.
@@ -14,6 +15,11 @@
   it gives up its blocks, keeps its tokens, and waits in its old place. The first never yields: something always ends.
 - **Scored prompts come in small chunks.** Where log-probabilities of prompts are asked for, at most `MAX_SCORED` such
   tokens are computed in a step: each has logits over the whole vocabulary.
+- **A pipeline shares its decodes.** With more than one lane as many steps are in flight, each with at most its share of
+  the decodes, in order of rank. None looks ahead: who is in flight waits for its token, so the others come next, and
+  after as many steps as there are lanes all have moved. Chunks of one prompt follow each other in flight.
+- **Who is in flight yields a step later.** It gets no further row, and is preempted when its tokens are known. Whoever
+  needs a block meanwhile waits, as it waits for those of a request that has ended and is still in flight.
 - **Room to grow.** A request enters only if its known tokens fit and one free block is left for each that runs already;
   else it would soon be preempted and its prefill lost.
 """

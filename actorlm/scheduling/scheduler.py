@@ -4,7 +4,8 @@ Owns: all requests of the replica, its slots, its blocks. Takes requests and abo
 that a step sampled. Must not know: time, sockets, tensors, how many devices there are. The policy is told in policy.py.
 
 Every plan that is made must be applied, in order. Several may be in flight: a request then runs ahead of its known
-tokens, and one that ends keeps its slot and blocks until the last step that uses them has been applied.
+tokens, and one that ends keeps its slot and blocks until the last step that uses them has been applied. What a step
+samples of a request that has ended meanwhile is dropped.
 """
 
 from collections import Counter, deque
@@ -21,6 +22,7 @@ from actorlm.scheduling.plan import StepPlan
 from actorlm.scheduling.policy import Shares, may_enter, rank
 from actorlm.scheduling.prefix import PrefixCache
 from actorlm.scheduling.request import Request, State
+from actorlm.scheduling.seats import Seats
 
 
 class Sampled(NamedTuple):
@@ -34,7 +36,8 @@ class Sampled(NamedTuple):
 class Scheduler:
     """Plans the steps of one replica whose KV cache has `num_blocks` blocks of BLOCK_SIZE tokens.
 
-    `eos_token_ids` end a request, unless it ignores them.
+    `eos_token_ids` end a request, unless it ignores them. With more than one of `lanes`, the stages of a pipeline, so
+    many steps are computed at the same time: they share the decodes, and none looks ahead of a token (policy.py).
     """
 
     def __init__(
@@ -45,18 +48,18 @@ class Scheduler:
         max_model_len: int,
         eos_token_ids: tuple[int, ...],
         prefix_caching: bool,
+        lanes: int = 1,
     ) -> None:
         self._config = config
         self._max_model_len = max_model_len
         self.eos_token_ids = eos_token_ids
+        self._lanes = lanes
         self._pool = BlockPool(num_blocks)
         self._prefix = PrefixCache(self._pool) if prefix_caching else None
         self._max_running = min(config.max_num_seqs, config.max_num_batched_tokens)
         self._requests: dict[int, Request] = {}
         self._waiting, self._running = Line(), Line()
-        self._leaving: set[Request] = set()
-        self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
-        self._released_slots: list[int] = []
+        self._seats = Seats(config.max_num_seqs, self._pool)
         self._in_flight: deque[StepPlan] = deque()
         self._arrivals = 0
         self._steps = 0
@@ -86,6 +89,17 @@ class Scheduler:
     def steps_in_flight(self) -> int:
         """Plans that were made and not applied."""
         return len(self._in_flight)
+
+    @property
+    def may_plan(self) -> bool:
+        """Whether another step in flight is of use: one for each lane or, with one lane, one that looks ahead.
+
+        Nothing is planned behind a lone step of newcomers: whoever arrives while it runs shall be in the next one.
+        """
+        flying = self._in_flight
+        if not flying or self._lanes > 1:
+            return len(flying) < self._lanes
+        return self._config.async_scheduling and len(flying) == 1 and not flying[0].is_all_new
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -147,23 +161,38 @@ class Scheduler:
         self._plan_prefills(step, prefills)
         if not step.requests:
             return None
-        step.released, self._released_slots = self._released_slots, []
+        step.released = self._seats.released()
         self._steps += 1
         self._in_flight.append(step)
         return step
 
     def _plan_decodes(self, step: StepPlan) -> list[Request]:
         """Gives each running decode its row, and returns the prefills, the first in line first."""
-        prefills = []
+        prefills: list[Request] = []
+        left, stalled = self._decodes_of_a_step(), False
         for request in list(self._running):
-            if request.state is not State.RUNNING:
-                break  # one before it has taken its blocks, and those of all after it
+            if request.state is not State.RUNNING or (stalled and request is self._running.last):
+                break  # one before it has taken its blocks, and those of all after it, or waits for them
             unscheduled = request.num_unscheduled
             if unscheduled > 1:
                 prefills.append(request)
-            elif unscheduled == 1 and self._has_room(request, step):
-                step.add_row(request, 1)
+            elif unscheduled == 1 and left and self._may_follow(request):
+                if self._has_room(request, step):
+                    step.add_row(request, 1)
+                    left -= 1
+                else:
+                    stalled = True
         return prefills
+
+    def _decodes_of_a_step(self) -> int:
+        """All, or a lane's share of them."""
+        if self._lanes == 1:
+            return self.running
+        return -(-sum(request.num_unscheduled <= 1 for request in self._running) // self._lanes)
+
+    def _may_follow(self, request: Request) -> bool:
+        """Whether a step may look ahead of the request's pending tokens, if it has any."""
+        return self._lanes == 1 or not request.num_pending
 
     def _has_room(self, request: Request, step: StepPlan) -> bool:
         """Whether the request has a block for its next token, after having got one if it needs one."""
@@ -180,7 +209,7 @@ class Scheduler:
         """Preempts the last in line until a block is free. False if that is this one, or a step in flight uses it."""
         while self._pool.num_free == 0:
             last = self._running.last
-            if last.steps_in_flight:
+            if last.steps_in_flight or self._seats.is_left:
                 return False
             self._preempt(last)
             if last is request:
@@ -189,7 +218,7 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         request.move(State.PREEMPTED)
-        self._vacate(request)
+        self._seats.vacate(request)
         self._running.remove(request)
         self._waiting.add(request)
         self.num_preemptions += 1
@@ -214,7 +243,7 @@ class Scheduler:
 
     def _admit(self, step: StepPlan) -> Request | None:
         """Lets the head of the queue enter a slot, with blocks for all its known tokens. None if it has to wait."""
-        if not self._waiting or not self._free_slots or self.running >= self._max_running:
+        if not self._waiting or not self._seats.has_free or self.running >= self._max_running:
             return None
         request = self._waiting.first
         cached = self._prefix.match(request) if self._prefix and not request.scores_prompt else []
@@ -223,8 +252,9 @@ class Scheduler:
         if not may_enter(blocks=taken, free=self._pool.num_free, running=self.running):
             return None
         self._count_hits(request, len(cached) * BLOCK_SIZE)
-        self._pool.share(cached)
-        self._seat(request, cached, self._pool.take(fresh))
+        self._seats.take(request, cached, fresh)
+        self._waiting.remove(request)
+        self._running.add(request)
         step.add_request(request)
         return request
 
@@ -234,15 +264,6 @@ class Scheduler:
             self._prefix.queries += len(request.token_ids)
             self._prefix.hits += cached
             request.num_cached = min(cached, request.prompt_length)
-
-    def _seat(self, request: Request, cached: list[int], fresh: list[int]) -> None:
-        request.move(State.RUNNING)
-        request.slot = self._free_slots.pop()
-        request.blocks = cached + fresh
-        request.num_shareable = len(cached)
-        request.num_scheduled = request.num_computed = len(cached) * BLOCK_SIZE
-        self._waiting.remove(request)
-        self._running.add(request)
 
     def apply(self, plan: StepPlan, tokens: Sequence[int]) -> list[Sampled]:
         """Takes in what the oldest step in flight sampled: one token for each entry of `plan.sampled`.
@@ -266,8 +287,7 @@ class Scheduler:
             request.steps_in_flight -= 1
             request.num_computed += count
             if request.state is State.LEAVING:
-                if not request.steps_in_flight:
-                    self._leave(request)
+                self._seats.settle(request)
             elif self._prefix and request.num_computed >= (request.num_shareable + 1) * BLOCK_SIZE:
                 self._prefix.offer(request, request.num_computed)
 
@@ -285,29 +305,11 @@ class Scheduler:
             request.move(State.FINISHED)
             return
         self._running.remove(request)
-        request.move(State.LEAVING)
-        self._leaving.add(request)
-        if not request.steps_in_flight:
-            self._leave(request)
-
-    def _leave(self, request: Request) -> None:
-        self._leaving.remove(request)
-        self._vacate(request)
-        request.move(State.FINISHED)
-
-    def _vacate(self, request: Request) -> None:
-        """Gives back slot and blocks."""
-        self._pool.release(request.blocks)
-        self._free_slots.append(request.slot)
-        self._released_slots.append(request.slot)
-        request.forget_progress()
+        self._seats.end(request)
 
     def check(self) -> None:
         """Proves the accounts of blocks, slots and queues. Raises AssertionError."""
-        seated = [*self._running, *self._leaving]
-        self._pool.check([request.blocks for request in seated])
-        slots = [request.slot for request in seated] + self._free_slots
-        assert sorted(slots) == list(range(self._config.max_num_seqs)), f"slots {sorted(slots)}"
+        seated = self._seats.check(self._running)
         in_line = [*self._running, *self._waiting]
         assert self._requests.keys() == {request.id for request in in_line}, "a request is lost"
         assert self.running + self.waiting == len(self._requests), "a request waits and runs"
@@ -328,7 +330,6 @@ class Scheduler:
         assert not bypassed, f"not in order of arrival: {running} run, {waiting} wait"
 
     def _check_seated(self, request: Request, in_flight: int) -> None:
-        assert request.state is (State.LEAVING if request in self._leaving else State.RUNNING), request
         assert in_flight == request.steps_in_flight, request
         assert request.state is State.RUNNING or in_flight, request
         assert request.num_computed <= request.num_scheduled <= len(request.blocks) * BLOCK_SIZE, request

@@ -154,9 +154,15 @@ class Replica:
         eos=(),
         prefix_caching=True,
         policy="fcfs",
+        lanes=1,
+        async_scheduling=True,
     ) -> None:
         config = SchedulerConfig(
-            max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_waiting=max_waiting, scheduling_policy=policy
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+            max_waiting=max_waiting,
+            scheduling_policy=policy,
+            async_scheduling=async_scheduling,
         )
         self.eos = eos
         self.budget = budget
@@ -167,6 +173,7 @@ class Replica:
             max_model_len=max_model_len,
             eos_token_ids=eos,
             prefix_caching=prefix_caching,
+            lanes=lanes,
         )
         self.worker = SuspiciousWorker(num_blocks, max_num_seqs)
         self.in_flight: deque[tuple[StepPlan, list[int]]] = deque()
@@ -195,7 +202,7 @@ class Replica:
         return ended
 
     def start_step(self) -> StepPlan | None:
-        """Plans a step and runs it on the worker; the scheduler does not know the tokens yet."""
+        """Plans a step, whatever is in flight, and runs it; the scheduler does not know the tokens yet."""
         plan = self.scheduler.plan()
         if plan is None:
             assert self.in_flight or not self.scheduler.has_work, "there is work and nothing moves"
@@ -214,6 +221,14 @@ class Replica:
             self.outputs[request_id].append(sampled.token)
             if sampled.finish is not Finish.NOT_YET:
                 self._finish(request_id, sampled.finish)
+
+    def advance(self) -> bool:
+        """An EngineCore's turn: as many steps leave as may be in flight, the oldest comes back. False at the end."""
+        while self.scheduler.may_plan and self.start_step() is not None:
+            pass
+        if self.in_flight:
+            self.end_step()
+        return self.scheduler.has_work or bool(self.in_flight)
 
     def step(self) -> StepPlan | None:
         plan = self.start_step()

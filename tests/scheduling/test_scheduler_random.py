@@ -31,7 +31,7 @@ def some_request(random: Random) -> tuple[list[int], dict]:
 
 
 class AnyReplica(RuleBasedStateMachine):
-    """`depth` steps may be in flight. With one, and no prefix cache, a naive scheduler foretells each step."""
+    """`depth` steps may be in flight, or one a lane. One alone, without prefix cache, a naive scheduler foretells."""
 
     @initialize(
         num_blocks=st.sampled_from([8, 10, 12, 16, 20, 6, 3, 1]),
@@ -39,14 +39,18 @@ class AnyReplica(RuleBasedStateMachine):
         budget=st.sampled_from([64, 256, 48, 16, 7, 2, 1]),
         max_model_len=st.sampled_from([1000, 1000, 1000, 60, 2]),
         prefix_caching=st.booleans(),
-        depth=st.sampled_from([1, 1, 2, 3]),
+        depth=st.sampled_from([1, 1, 2, 2, 3]),
+        lanes=st.sampled_from([1, 1, 1, 2, 3]),
         policy=st.sampled_from(["fcfs", "priority"]),
     )
-    def begin(self, max_model_len, prefix_caching, depth, **sizes) -> None:
+    def begin(self, max_model_len, prefix_caching, depth, lanes=1, **sizes) -> None:
         self.policy = sizes["policy"]
-        self.replica = Replica(**sizes, max_model_len=max_model_len, prefix_caching=prefix_caching, eos=(0, 1))
-        self.depth = depth
-        self.naive = None if prefix_caching or depth > 1 else NaiveScheduler(**sizes)
+        self.replica = Replica(
+            **sizes, max_model_len=max_model_len, prefix_caching=prefix_caching, eos=(0, 1), lanes=lanes
+        )
+        self.lanes = lanes
+        self.depth = depth if lanes == 1 else lanes
+        self.naive = None if prefix_caching or self.depth > 1 else NaiveScheduler(**sizes)
         self.max_prompt = min(max_model_len - 1, sizes["num_blocks"] * BLOCK_SIZE)
         self.ids = 0
 
@@ -98,11 +102,12 @@ class AnyReplica(RuleBasedStateMachine):
     def plan(self) -> None:
         if len(self.replica.in_flight) == self.depth:
             return
-        waiting_before = self.replica.scheduler.waiting
+        scheduler = self.replica.scheduler
+        waiting_before, decodes_before = scheduler.waiting, sum(r.num_unscheduled <= 1 for r in scheduler._running)
         plan = self.replica.start_step()
         if plan is None:
             return
-        self.check_policy(plan, waiting_before)
+        self.check_policy(plan, waiting_before, decodes_before)
         if self.naive:
             starts_and_counts = zip(plan.starts, plan.counts, strict=True)
             rows = dict(zip([request.id for request in plan.requests], starts_and_counts, strict=True))
@@ -157,11 +162,18 @@ class AnyReplica(RuleBasedStateMachine):
                 else:
                     self.naive.requests[request_id].known = len(self.replica.requests[request_id].token_ids)
 
-    def check_policy(self, plan, waiting_before: int) -> None:
-        """What holds with any cache and depth: decodes all move, no token is left over, nobody is bypassed."""
+    def check_policy(self, plan, waiting_before: int, decodes_before: int) -> None:
+        """What holds with any cache and depth: decodes all move, no token is left over, nobody is bypassed.
+
+        Of lanes, each has its share of the decodes at most.
+        """
         scheduler = self.replica.scheduler
         rows = {request.id for request in plan.requests}
-        if len(self.replica.in_flight) == 1:
+        if self.lanes > 1:
+            old = [r for r in plan.requests if r.slot not in {added.slot for added in plan.added}]
+            assert sum(bool(r.num_generated) for r in old) <= -(-decodes_before // self.lanes)
+            assert all(r.num_pending <= 1 for r in plan.requests), "a lane looks ahead"
+        elif len(self.replica.in_flight) == 1:
             idle = [r for r in scheduler._running if r.id not in rows]
             assert all(r.num_unscheduled > 1 for r in idle), "a decode was left out"
             assert not idle or sum(plan.counts) == self.replica.budget, "tokens are left over"
