@@ -31,9 +31,13 @@ from actorlm.text.tokenizer import load_tokenizer
 
 
 class MemoryTree:
-    """One frontend, balancer, detokenizer and engine. The test is their supervisor: `told` is what they say to it."""
+    """One frontend, balancer, detokenizer and engine. The test is their supervisor: `told` is what they say to it.
 
-    def __init__(self, *, step_ms=0.0, kv_tokens=4096, **sections):
+    `wrap` gets the function that builds the worker, and gives the executor.
+    """
+
+    def __init__(self, *, step_ms=0.0, kv_tokens=4096, wrap=InlineExecutor, lanes=1, **sections):
+        self.wrap, self.lanes = wrap, lanes
         self.config = msgspec.convert({"model": {"model_impl": "null", "null_step_ms": step_ms}} | sections, Config)
         resolved = resolve(None, null=True, progress=lambda *_: None)
         self.model = describe(resolved, served_model_name=None, max_model_len=None)
@@ -103,11 +107,11 @@ class MemoryTree:
         blocks = self.kv_tokens // BLOCK_SIZE
         self.scheduler = Scheduler(
             self.config.scheduler, num_blocks=blocks, max_model_len=self.model.max_model_len,
-            eos_token_ids=self.model.eos_token_ids, prefix_caching=True,
+            eos_token_ids=self.model.eos_token_ids, prefix_caching=True, lanes=self.lanes,
         )  # fmt: skip
         return EngineCore(
             name, mailbox, replica=0, scheduler=self.scheduler, vocab_size=self.model.vocab_size,
-            executor=InlineExecutor(lambda: build_worker(self.config, self.model, num_blocks=blocks, threads=1)),
+            executor=self.wrap(lambda: build_worker(self.config, self.model, num_blocks=blocks, threads=1)),
             balancer=link("balancer"), detokenizers={0: link("detokenizer-0")}, membership=membership,
             announcement=ReplicaAnnounced(0, self.kv_tokens, self.config.scheduler.max_num_seqs),
         )  # fmt: skip

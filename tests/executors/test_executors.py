@@ -104,6 +104,22 @@ async def test_steps_are_answered_in_order(executor):
         assert (done.step, done.tokens) == (number, int32([number]))
 
 
+async def test_several_steps_may_wait_at_the_worker(executor):
+    running = [executor.execute_model(_step(number)) for number in range(4)]
+    assert [done.step for done in await asyncio.wait_for(asyncio.gather(*running), 5)] == [0, 1, 2, 3]
+
+
+async def test_a_step_behind_one_that_fails_is_not_run(executor):
+    told = []
+    executor.on_failure(told.append)
+    running = [executor.execute_model(_step(number)) for number in (12, 13, 14)]
+    before, failed, behind = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
+    assert before.step == 12
+    assert isinstance(failed, ExecutorFailed)
+    assert str(failed) == str(behind)
+    assert [str(failure) for failure in told] == [str(failed)]
+
+
 async def test_a_listed_method_can_be_called(executor):
     await executor.execute_model(_step(0))
     [described] = await executor.collective_rpc("describe", timeout_s=5)
