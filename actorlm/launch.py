@@ -245,7 +245,8 @@ def _build_worker(child: _Child) -> Built:
     from actorlm.runtime.broadcast import Subscriber
 
     spec = child.spec
-    assert spec.process.rank is not None, "workers have a rank"
+    place = spec.process.place
+    assert place is not None, "workers have a place"
     engine = f"engine-{spec.process.index}"
 
     def subscribe(link: Link) -> Subscriber[Any]:
@@ -255,7 +256,7 @@ def _build_worker(child: _Child) -> Built:
     worker = WorkerActor(
         child.name,
         child.mailbox,
-        rank=spec.process.rank,
+        rank=place.rank,
         build=lambda: _build_tensor_worker(spec),
         engine=child.link(engine, Control, f"{engine}-workers"),
         subscribe=subscribe,
@@ -267,7 +268,16 @@ def _build_worker(child: _Child) -> Built:
 def _build_tensor_worker(spec: Specification) -> Any:
     from actorlm.execution.worker import build_worker
 
-    return build_worker(spec.config, spec.model, num_blocks=_num_blocks(spec), threads=spec.topology.threads)
+    process, topology = spec.process, spec.topology
+    assert process.place is not None, "tensors are computed in a place"
+    return build_worker(
+        spec.config,
+        spec.model,
+        place=process.place,
+        meeting=f"{topology.directory}/{process.group}-meeting-{spec.incarnation}",
+        num_blocks=_num_blocks(spec),
+        threads=topology.threads,
+    )
 
 
 def _num_blocks(spec: Specification) -> int:

@@ -12,7 +12,7 @@ from actorlm.checkpoint.resolve import ResolvedModel, resolve
 from actorlm.config import Config
 from actorlm.errors import ModelError
 from actorlm.kernels.native import choose_level, describe_choice
-from actorlm.topology import ITEM_SIZE, ModelSize, Topology, plan
+from actorlm.topology import Topology, plan
 
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPIN_COUNT = "20000"
@@ -73,11 +73,5 @@ def lacks_kernels(config: Config) -> bool:
 
 def plan_tree(config: Config, model: ModelDescription, directory: str) -> Topology:
     """The topology of this model on this machine. Starts nothing."""
-    item_size = ITEM_SIZE[config.model.dtype]
-    size = ModelSize(
-        num_parameters=model.num_parameters,
-        kv_bytes_per_token=model.kv_bytes_per_token(item_size),
-        max_model_len=model.max_model_len,
-    )
     free_bytes, cores = psutil.virtual_memory().available, len(os.sched_getaffinity(0))
-    return plan(config, size, directory=directory, free_bytes=free_bytes, cores=cores)
+    return plan(config, model, directory=directory, free_bytes=free_bytes, cores=cores)

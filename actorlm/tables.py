@@ -45,7 +45,7 @@ def _planned_row(process: PlannedProcess) -> tuple[str, ...]:
         process.name,
         process.role,
         str(process.index) if in_replica else "",
-        "" if process.rank is None else str(process.rank),
+        "" if process.place is None else str(process.place.rank),
         process.device or "",
         "\n".join(process.binds),
         "\n".join(process.connects),

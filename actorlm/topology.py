@@ -3,12 +3,15 @@
 Pure: options and a model's numbers in, a table out. `actorlm plan` prints it, `launch` starts it.
 """
 
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
 from actorlm.config import BLOCK_SIZE, Config
 from actorlm.errors import ConfigError, InsufficientMemory
+from actorlm.partition import Dimensions, check_tensor, kv_share, rank_parameters, stages
 
 NULL_KV_TOKENS = 262_144
 ITEM_SIZE = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -73,28 +76,39 @@ ONLY = Place()
 class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One process and its actor.
 
-    `index` is the frontend's or detokenizer's number, or the replica of an engine or worker; `rank` is a worker's
-    within its replica. Processes of one `group` live and die together. `binds` and `connects` are names of sockets.
-    `device` is set where tensors are.
+    `index` is the frontend's or detokenizer's number, or the replica of an engine or worker; `place` is where tensors
+    are computed, in a worker or in an engine that has the only one. Processes of one `group` live and die together.
+    `binds` and `connects` are names of sockets.
     """
 
     name: str
     role: Role
     group: str
     index: int = 0
-    rank: int | None = None
+    place: Place | None = None
     device: str | None = None
     binds: tuple[str, ...] = ()
     connects: tuple[str, ...] = ()
     memory_bytes: int = 0
 
 
-class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedModel(Dimensions, Protocol):
     """The numbers of a model that a plan needs."""
 
-    num_parameters: int
-    kv_bytes_per_token: int
-    max_model_len: int
+    @property
+    def head_dim(self) -> int:
+        """Features of a head."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence, prompt and output."""
+
+
+class RankSize(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker holds, in bytes."""
+
+    weights: int
+    kv_per_token: int
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,52 +134,91 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         return sum(process.memory_bytes for process in self.processes)
 
 
-def plan(config: Config, size: ModelSize, *, directory: str, free_bytes: int, cores: int) -> Topology:
+def plan(config: Config, model: PlannedModel, *, directory: str, free_bytes: int, cores: int) -> Topology:
     """The tree for these options. Raises ConfigError or InsufficientMemory, naming the option and the way out."""
-    executor = _executor(config)
-    item_size = ITEM_SIZE[config.model.dtype]
+    executor, places = _executor(config), _places(config)
     null = config.model.model_impl == "null"
-    weights = 0 if null else size.num_parameters * item_size
-    kv_tokens = NULL_KV_TOKENS if null else _kv_tokens(config, size, weights, free_bytes)
-    if config.cache.kv_cache_tokens is not None:
-        kv_tokens = config.cache.kv_cache_tokens
+    sizes = [RankSize(weights=0, kv_per_token=0)] * len(places) if null else _rank_sizes(config, model)
+    kv_tokens = config.cache.kv_cache_tokens
+    if kv_tokens is None:
+        kv_tokens = NULL_KV_TOKENS if null else _kv_tokens(config, model, sizes, free_bytes)
     kv_tokens -= kv_tokens % BLOCK_SIZE
-    memory = weights + (0 if null else kv_tokens * size.kv_bytes_per_token)
-    _check_memory(config, weights, memory, free_bytes)
+    _check_memory(config, sizes, kv_tokens, free_bytes)
+    memory = [size.weights + kv_tokens * size.kv_per_token for size in sizes]
     replicas = [
         process
         for replica in range(config.parallel.data)
-        for process in _replica(replica, executor, "none" if null else "cpu", memory)
+        for process in _replica(replica, executor, "none" if null else "cpu", list(zip(places, memory, strict=True)))
     ]
     return Topology(
         directory=directory,
         executor=executor,
         kv_cache_tokens=kv_tokens,
-        threads=config.parallel.threads or max(1, cores // config.parallel.data),
+        threads=config.parallel.threads or max(1, cores // (config.parallel.data * len(places))),
         processes=(*replicas, *_edge(config)),
     )
 
 
 def _executor(config: Config) -> str:
-    for flag, value in (("--tp", config.parallel.tensor), ("--pp", config.parallel.pipeline)):
-        if value > 1:
-            raise ConfigError(f"{flag} {value}: this version runs a replica on one device; use --dp for replicas")
-    return "inline" if config.parallel.executor == "auto" else config.parallel.executor
+    parallel = config.parallel
+    world_size = parallel.tensor * parallel.pipeline
+    if parallel.executor == "inline" and world_size > 1:
+        raise ConfigError(
+            f"--executor inline has one worker, --tp {parallel.tensor} --pp {parallel.pipeline} needs {world_size};"
+            " choose --executor broadcast"
+        )
+    if parallel.executor == "auto":
+        return "inline" if world_size == 1 else "broadcast"
+    return parallel.executor
 
 
-def _kv_tokens(config: Config, size: ModelSize, weights: int, free_bytes: int) -> int:
+def _places(config: Config) -> list[Place]:
+    """Of a replica's workers, by rank."""
+    tensor, pipeline = config.parallel.tensor, config.parallel.pipeline
+    return [
+        Place(tensor_rank=tensor_rank, tensor_size=tensor, pipeline_rank=stage, pipeline_size=pipeline)
+        for stage in range(pipeline)
+        for tensor_rank in range(tensor)
+    ]
+
+
+def _rank_sizes(config: Config, model: PlannedModel) -> list[RankSize]:
+    """Of a replica's workers, by rank. Raises ConfigError for a model that cannot be cut in this way."""
+    tensor, item_size = config.parallel.tensor, ITEM_SIZE[config.model.dtype]
+    check_tensor(model, tensor)
+    layers = stages(model, config.parallel.pipeline)
+    per_layer = 2 * len(kv_share(model.num_kv_heads, tensor, 0)) * model.head_dim * item_size
+    parameters = rank_parameters(model, tensor, layers)
+    return [
+        RankSize(weights=count * item_size, kv_per_token=len(part) * per_layer)
+        for count, part in zip(parameters, layers, strict=True)
+        for _ in range(tensor)
+    ]
+
+
+def _kv_tokens(config: Config, model: PlannedModel, sizes: Sequence[RankSize], free_bytes: int) -> int:
     """What the KV share of the memory left by the weights holds, but no more than all requests at full length."""
-    left = max(0, free_bytes - config.parallel.data * weights) * config.cache.kv_memory_share
-    fits = int(left / config.parallel.data / size.kv_bytes_per_token)
-    return max(BLOCK_SIZE, min(fits, config.scheduler.max_num_seqs * size.max_model_len))
+    replicas = config.parallel.data
+    left = max(0, free_bytes - replicas * _weights(sizes)) * config.cache.kv_memory_share
+    fits = int(left / replicas / _kv_per_token(sizes))
+    return max(BLOCK_SIZE, min(fits, config.scheduler.max_num_seqs * model.max_model_len))
 
 
-def _check_memory(config: Config, weights: int, per_replica: int, free_bytes: int) -> None:
-    needed = config.parallel.data * per_replica
+def _weights(sizes: Sequence[RankSize]) -> int:
+    return sum(size.weights for size in sizes)
+
+
+def _kv_per_token(sizes: Sequence[RankSize]) -> int:
+    return sum(size.kv_per_token for size in sizes)
+
+
+def _check_memory(config: Config, sizes: Sequence[RankSize], kv_tokens: int, free_bytes: int) -> None:
+    weights, cache = _weights(sizes), kv_tokens * _kv_per_token(sizes)
+    needed = config.parallel.data * (weights + cache)
     if needed > free_bytes:
         raise InsufficientMemory(
             f"{config.parallel.data} replica(s) need {_gib(weights)} GiB of weights and"
-            f" {_gib(per_replica - weights)} GiB of KV cache each, {_gib(needed)} GiB together;"
+            f" {_gib(cache)} GiB of KV cache each, {_gib(needed)} GiB together;"
             f" {_gib(free_bytes)} GiB are free."
             " Lower --kv-cache-tokens, --max-model-len or --dp, or choose a smaller --dtype"
         )
@@ -175,33 +228,32 @@ def _gib(number: int) -> str:
     return f"{number / 2**30:.2f}"
 
 
-def _replica(replica: int, executor: str, device: str, memory: int) -> list[PlannedProcess]:
+def _replica(replica: int, executor: str, device: str, ranks: Sequence[tuple[Place, int]]) -> Iterator[PlannedProcess]:
+    """The processes of one replica, workers first: they take longest to start. `ranks` are places and their bytes."""
     name = f"engine-{replica}"
     inline = executor == "inline"
-    engine = PlannedProcess(
+    for place, memory in () if inline else ranks:
+        yield PlannedProcess(
+            name=f"worker-{replica}-{place.rank}",
+            role=Role.WORKER,
+            group=name,
+            index=replica,
+            place=place,
+            device=device,
+            memory_bytes=memory,
+            connects=("supervisor", f"{name}-workers", f"{name}-steps", f"{name}-results"),
+        )
+    yield PlannedProcess(
         name=name,
         role=Role.ENGINE,
         group=name,
         index=replica,
-        rank=0 if inline else None,
+        place=ONLY if inline else None,
         device=device if inline else None,
-        memory_bytes=memory if inline else 0,
+        memory_bytes=sum(memory for _, memory in ranks) if inline else 0,
         binds=() if inline else tuple(f"{name}-{socket}" for socket in ("workers", "steps", "results")),
         connects=("supervisor", "balancer", "detokenizer-*"),
     )
-    if inline:
-        return [engine]
-    worker = PlannedProcess(
-        name=f"worker-{replica}-0",
-        role=Role.WORKER,
-        group=name,
-        index=replica,
-        rank=0,
-        device=device,
-        memory_bytes=memory,
-        connects=("supervisor", f"{name}-workers", f"{name}-steps", f"{name}-results"),
-    )
-    return [worker, engine]
 
 
 def _edge(config: Config) -> list[PlannedProcess]:

@@ -3,11 +3,17 @@
 import msgspec
 import pytest
 
+from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
 from actorlm.errors import ConfigError, InsufficientMemory
-from actorlm.topology import ModelSize, Role, plan
+from actorlm.topology import ONLY, Place, Role, plan
 
-SIZE = ModelSize(num_parameters=1_000_000, kv_bytes_per_token=1024, max_model_len=2048)
+# 8 layers of 5,000 parameters; embedding and head are one matrix. 1,024 bytes of keys and values a token.
+MODEL = ModelDescription(
+    path="", format="bytes", name="m", architecture="llama", vocab_size=6000, max_model_len=2048, bos_token_id=None,
+    eos_token_ids=(), hidden_size=160, intermediate_size=64, num_layers=8, num_heads=8, num_kv_heads=4, head_dim=4,
+    tie_word_embeddings=True, num_parameters=1_000_000,
+)  # fmt: skip
 GIB = 2**30
 
 
@@ -15,8 +21,8 @@ def _config(**sections):
     return msgspec.convert(sections, Config)
 
 
-def _plan(config, free=4 * GIB, size=SIZE):
-    return plan(config, size, directory="/run/x", free_bytes=free, cores=4)
+def _plan(config, free=4 * GIB, model=MODEL):
+    return plan(config, model, directory="/run/x", free_bytes=free, cores=4)
 
 
 def test_one_process_for_each_actor():
@@ -47,21 +53,71 @@ def test_inline_at_world_size_one():
     assert topology.of_role(Role.ENGINE)[0].device == "cpu"
 
 
-@pytest.mark.parametrize("axis", ["tensor", "pipeline"])
-def test_a45_a_replica_on_several_devices_is_refused_by_flag(axis):
-    flag = {"tensor": "--tp", "pipeline": "--pp"}[axis]
-    with pytest.raises(ConfigError, match=f"{flag} 2"):
-        _plan(_config(parallel={axis: 2}))
+def test_several_ranks_are_processes_in_the_order_of_their_ranks():
+    topology = _plan(_config(parallel={"data": 2, "tensor": 2, "pipeline": 2}))
+    assert topology.executor == "broadcast"
+    workers = topology.of_role(Role.WORKER)
+    assert [worker.name for worker in workers] == [
+        f"worker-{replica}-{rank}" for replica in (0, 1) for rank in range(4)
+    ]
+    for worker in workers:
+        assert worker.group == f"engine-{worker.index}"
+        assert worker.name.endswith(f"-{worker.place.rank}")
+    seats = [(worker.place.pipeline_rank, worker.place.tensor_rank) for worker in workers[:4]]
+    assert seats == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [worker.place.is_output for worker in workers] == [False, False, True, False] * 2
+
+
+def test_a_place_of_its_own_is_the_only_one():
+    assert ONLY.is_output
+    assert ONLY.is_first_stage
+    assert ONLY.is_last_stage
+    assert Place(tensor_rank=1, tensor_size=2, pipeline_rank=2, pipeline_size=3).rank == 5
+
+
+def test_several_ranks_do_not_fit_into_an_engine():
+    with pytest.raises(ConfigError, match="--executor inline has one worker, --tp 2 --pp 3 needs 6"):
+        _plan(_config(parallel={"tensor": 2, "pipeline": 3, "executor": "inline"}))
+
+
+def test_each_rank_holds_its_share_of_weights_and_cache():
+    whole = _plan(_config(cache={"kv_cache_tokens": 1600}))
+    cut = _plan(_config(cache={"kv_cache_tokens": 1600}, parallel={"tensor": 2, "pipeline": 2}))
+    ranks = [worker.memory_bytes for worker in cut.of_role(Role.WORKER)]
+    matrix = 2 * 6000 * 160  # the second stage's copy of the embedding, half a rank
+    assert sum(ranks) - 2 * matrix == pytest.approx(whole.memory_bytes, rel=1e-3)
+    assert len(set(ranks[:2])) == len(set(ranks[2:])) == 1
+
+
+def test_key_value_heads_that_are_copied_take_their_memory():
+    one, eight = (_plan(_config(cache={"kv_cache_tokens": 1600}, parallel={"tensor": size})) for size in (1, 8))
+    assert eight.memory_bytes - one.memory_bytes == pytest.approx(1600 * 1024, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "reason"),
+    [
+        ({"tensor": 3}, r"--tp 3: the model's 8 attention heads cannot be shared by 3 ranks; --tp may be 1, 2, 4 or 8"),
+        ({"pipeline": 9}, r"--pp 9: the model has 8 layers, and a stage needs one; --pp may be 1 to 8"),
+    ],
+)
+def test_a45_a_model_that_cannot_be_cut_so(parallel, reason):
+    with pytest.raises(ConfigError, match=reason):
+        _plan(_config(parallel=parallel))
+
+
+def test_the_null_model_is_not_cut_and_runs_in_any_shape():
+    assert len(_plan(_config(model={"model_impl": "null"}, parallel={"tensor": 3, "pipeline": 9})).processes) == 31
 
 
 def test_default_cache_takes_its_share_of_the_memory_that_the_weights_leave():
     config = _config(cache={"kv_memory_share": 0.5}, parallel={"data": 2}, scheduler={"max_num_seqs": 4096})
-    free = 2 * SIZE.num_parameters * 4 + 1024 * 16 * 100
+    free = 2 * MODEL.num_parameters * 4 + 1024 * 16 * 100
     assert _plan(config, free).kv_cache_tokens == 16 * 25
 
 
 def test_default_cache_is_no_larger_than_all_requests_at_full_length():
-    assert _plan(_config(scheduler={"max_num_seqs": 2})).kv_cache_tokens == 2 * SIZE.max_model_len
+    assert _plan(_config(scheduler={"max_num_seqs": 2})).kv_cache_tokens == 2 * MODEL.max_model_len
 
 
 def test_configured_cache_is_cut_to_whole_blocks():
@@ -77,7 +133,7 @@ def test_half_precision_halves_the_memory():
     full, half = (
         _plan(_config(model={"dtype": dtype}, cache={"kv_cache_tokens": 16})) for dtype in ("float32", "bfloat16")
     )
-    assert full.processes[0].memory_bytes - half.processes[0].memory_bytes == 2 * SIZE.num_parameters
+    assert full.memory_bytes == 2 * half.memory_bytes == 4 * MODEL.num_parameters + 16 * 1024
 
 
 def test_the_null_model_plans_no_memory_and_no_device():
@@ -87,13 +143,15 @@ def test_the_null_model_plans_no_memory_and_no_device():
 
 
 def test_every_address_fits_an_ipc_path():
-    topology = plan(_config(http={"detokenizers": 64}), SIZE, directory="/" + "x" * 73, free_bytes=GIB, cores=4)
+    topology = plan(_config(http={"detokenizers": 64}), MODEL, directory="/" + "x" * 73, free_bytes=GIB, cores=4)
     sockets = {socket for process in topology.processes for socket in process.binds}
     assert max(len(topology.address(socket).removeprefix("ipc://")) for socket in sockets) < 107
 
 
-def test_threads_are_the_cores_divided_among_the_replicas():
+def test_threads_are_the_cores_divided_among_the_workers():
     assert _plan(_config()).threads == 4
     assert _plan(_config(parallel={"data": 3})).threads == 1
     assert _plan(_config(parallel={"data": 8})).threads == 1
+    assert _plan(_config(parallel={"tensor": 2})).threads == 2
+    assert _plan(_config(parallel={"data": 2, "tensor": 2, "pipeline": 2})).threads == 1
     assert _plan(_config(parallel={"data": 8, "threads": 3})).threads == 3

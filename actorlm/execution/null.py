@@ -26,7 +26,8 @@ from actorlm.wire import int32, read_int32
 class NullRunner:
     """Runs steps of the null model; same interface and same checks as `execution.runner.Runner`.
 
-    Each step sleeps `step_ms` milliseconds, which stands for the time of a device.
+    Each step sleeps `step_ms` milliseconds, which stands for the time of a device. Ranks need not meet: each computes
+    everything, and the one that `answers` gives the tokens.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class NullRunner:
         max_model_len: int,
         max_num_batched_tokens: int,
         step_ms: float = 0.0,
+        answers: bool = True,
     ) -> None:
         self._model = model
         self._num_blocks = num_blocks
         self._max_model_len = max_model_len
         self._max_num_batched_tokens = max_num_batched_tokens
         self._step_s = step_ms / 1000
+        self._answers = answers
         self._slots: list[NullSequence | None] = [None] * max_num_seqs
         self._scored: set[int] = set()
 
@@ -54,7 +57,7 @@ class NullRunner:
     def warm_up(self) -> None:
         """Nothing is cold here."""
 
-    def execute(self, step: RunStep) -> StepDone:
+    def execute(self, step: RunStep) -> StepDone | None:
         """Computes one step. Raises ProtocolError for a plan that contradicts the slots."""
         began = time.perf_counter_ns()
         self._update(step)
@@ -64,7 +67,7 @@ class NullRunner:
         logprobs = pack([scores.get(slot) for slot, _, _ in rows]) if scores else None
         if self._step_s:
             time.sleep(self._step_s)
-        return StepDone(step.step, tokens, time.perf_counter_ns() - began, logprobs)
+        return StepDone(step.step, tokens, time.perf_counter_ns() - began, logprobs) if self._answers else None
 
     def _update(self, step: RunStep) -> None:
         for slot in read_int32(step.released):

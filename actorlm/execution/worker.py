@@ -10,6 +10,10 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import RunStep
+from actorlm.topology import ONLY, Place
+
+PATIENCE_S = 600.0
+"""Time after which a rank no longer waits for another one. Their supervisor notices a death or a hang long before."""
 
 
 class Runner(Protocol):
@@ -56,8 +60,19 @@ class Worker:
         return {"last_step": self.last_step, "doing": self.doing}
 
 
-def build_worker(config: Config, model: ModelDescription, *, num_blocks: int, threads: int) -> Worker:
-    """The worker for these options. torch is imported here, and only for a model that needs it."""
+def build_worker(
+    config: Config,
+    model: ModelDescription,
+    *,
+    num_blocks: int,
+    threads: int,
+    place: Place = ONLY,
+    meeting: str = "",
+) -> Worker:
+    """The worker of this place for these options. torch is imported here, and only for a model that needs it.
+
+    `meeting` is where the ranks of one replica find each other: a path that is new with each of their starts.
+    """
     if config.model.model_impl == "null":
         from actorlm.execution.null import NullRunner  # noqa: PLC0415 - one of two, chosen by option
 
@@ -68,9 +83,11 @@ def build_worker(config: Config, model: ModelDescription, *, num_blocks: int, th
             max_model_len=model.max_model_len,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             step_ms=config.model.null_step_ms,
+            answers=place.is_output,
         )
         return Worker(null)
     from actorlm.execution.runner import Runner as TorchRunner  # noqa: PLC0415 - imports torch
+    from actorlm.parallel.meeting import Meeting  # noqa: PLC0415 - imports torch
 
     return Worker(
         TorchRunner(
@@ -82,5 +99,7 @@ def build_worker(config: Config, model: ModelDescription, *, num_blocks: int, th
             max_model_len=model.max_model_len,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             threads=threads,
+            place=place,
+            meet=lambda: Meeting(meeting, place, patience_s=PATIENCE_S),
         )
     )
