@@ -34,6 +34,9 @@ def check_offline(config: Config) -> None:
     """Raises ConfigError for options of a tree that one replica in one process cannot follow."""
     if config.parallel.data > 1:
         raise ConfigError(f"--dp {config.parallel.data}: offline there is one replica; `actorlm up` runs several")
+    for flag, ranks in (("--tp", config.parallel.tensor), ("--pp", config.parallel.pipeline)):
+        if ranks > 1:
+            raise ConfigError(f"{flag} {ranks}: offline the worker is in the caller's process; `actorlm up` runs several")
     if config.parallel.executor == "broadcast":
         raise ConfigError("--executor broadcast: offline the worker is in the caller's process; leave it auto")
 
