@@ -36,7 +36,7 @@ def check_offline(config: Config) -> None:
         raise ConfigError(f"--dp {config.parallel.data}: offline there is one replica; `actorlm up` runs several")
     for flag, ranks in (("--tp", config.parallel.tensor), ("--pp", config.parallel.pipeline)):
         if ranks > 1:
-            raise ConfigError(f"{flag} {ranks}: offline the worker is in the caller's process; `actorlm up` runs several")
+            raise ConfigError(f"{flag} {ranks}: offline there is one worker; `actorlm up` runs several")
     if config.parallel.executor == "broadcast":
         raise ConfigError("--executor broadcast: offline the worker is in the caller's process; leave it auto")
 

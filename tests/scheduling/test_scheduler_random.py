@@ -170,7 +170,9 @@ class AnyReplica(RuleBasedStateMachine):
         scheduler = self.replica.scheduler
         rows = {request.id for request in plan.requests}
         if self.lanes > 1:
-            assert len(rows & decodes) <= -(-len(decodes) // self.lanes)
+            entered = {added.slot for added in plan.added}
+            decoding = {r.id for r in plan.requests if r.slot not in entered} & decodes
+            assert len(decoding) <= -(-len(decodes) // self.lanes)
             assert all(r.num_pending <= 1 for r in plan.requests), "a lane looks ahead"
         elif len(self.replica.in_flight) == 1:
             idle = [r for r in scheduler._running if r.id not in rows]
