@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from actorlm.errors import ConfigError
+
 DEFAULT_MODEL = "smollm2-135m"
 BLOCK_SIZE = 16
 """Tokens of one KV block."""
@@ -160,6 +162,52 @@ def runtime_directories() -> list[Path]:
 def environment() -> dict[str, str]:
     """The variables that may set options."""
     return {key: value for key, value in os.environ.items() if key.startswith("ACTORLM_")}
+
+
+class Launched(msgspec.Struct, frozen=True):
+    """What `torchrun` and its like tell each of the processes that they start, in the environment.
+
+    `store_exists` says that the launcher itself holds a store at the master's address; otherwise rank 0 does. `attempt`
+    counts the launcher's restarts of the job.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    master_addr: str
+    master_port: int
+    store_exists: bool = False
+    attempt: int = 0
+
+
+def launched() -> Launched:
+    """What the launcher of these processes says of this one. Raises ConfigError naming the variable that is missing or wrong."""
+    return Launched(
+        rank=_number("RANK"),
+        world_size=_number("WORLD_SIZE"),
+        local_rank=_number("LOCAL_RANK"),
+        master_addr=_variable("MASTER_ADDR"),
+        master_port=_number("MASTER_PORT"),
+        store_exists=os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+    )
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise ConfigError(
+            f"--executor external: {name} is not set; start the ranks with torchrun, or a launcher that sets RANK,"
+            " WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT"
+        )
+    return value
+
+
+def _number(name: str) -> int:
+    value = _variable(name)
+    if not value.isdecimal():
+        raise ConfigError(f"--executor external: {name} is {value!r}; it must be a number")
+    return int(value)
 
 
 def client_api_key() -> str | None:

@@ -34,15 +34,26 @@ IDENTITIES = ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid", "/proc/sel
 class Meeting:
     """One rank among those of its replica. `patience_s` bounds each later wait for another one.
 
-    Raises PeerMissing if the others do not come within `meet_s`.
+    The ranks of an `occasion` keep to themselves in a store that others use, too, and that `exists` already or that the
+    first of them makes. Raises PeerMissing if the others do not come within `meet_s`.
     """
 
-    def __init__(self, address: str, place: Place, *, patience_s: float, meet_s: float = MEET_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        place: Place,
+        *,
+        patience_s: float,
+        meet_s: float = MEET_S,
+        occasion: str = "replica",
+        exists: bool = False,
+    ) -> None:
         self._address = address
         self._place = place
         self._patience_s = patience_s
         try:
-            self._store: Any = _open_store(address, place, timedelta(seconds=meet_s))
+            store = _open_store(address, place, exists=exists, timeout=timedelta(seconds=meet_s))
+            self._store: Any = dist.PrefixStore(occasion, store)
         except RuntimeError as error:
             raise _missing(f"the ranks cannot meet at {address}", error) from error
         self._tell(f"machine-{place.rank}", machine())
@@ -71,6 +82,15 @@ class Meeting:
         self._tell(f"{event}-{self._place.rank}", "")
         for rank in range(self._place.world_size):
             self._ask(f"{event}-{rank}")
+
+    def least(self, what: str, number: int) -> int:
+        """The least number that any rank has."""
+        self._tell(f"{what}-{self._place.rank}", str(number))
+        return min(int(self._ask(f"{what}-{rank}")) for rank in range(self._place.world_size))
+
+    def everyone(self) -> Any:
+        """A process group of all ranks."""
+        return self._gloo("everyone", range(self._place.world_size))
 
     def _shared_memory(self, mates: range, size: int) -> mmap.mmap:
         """Memory that all mates map, zeros at first."""
@@ -119,10 +139,10 @@ class Meeting:
         return value.decode()
 
 
-def _open_store(address: str, place: Place, timeout: timedelta) -> Any:
+def _open_store(address: str, place: Place, *, exists: bool, timeout: timedelta) -> Any:
     if address.startswith(TCP):
         host, port = address.removeprefix(TCP).rsplit(":", 1)
-        return dist.TCPStore(host.strip("[]"), int(port), place.world_size, place.rank == 0, timeout)
+        return dist.TCPStore(host.strip("[]"), int(port), place.world_size, place.rank == 0 and not exists, timeout)
     store = dist.FileStore(address, place.world_size)
     store.set_timeout(timeout)
     return store
