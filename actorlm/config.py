@@ -181,7 +181,7 @@ class Launched(msgspec.Struct, frozen=True):
 
 
 def launched() -> Launched:
-    """What the launcher of these processes says of this one. Raises ConfigError naming the variable that is missing or wrong."""
+    """What this process was told. Raises ConfigError naming the variable that is missing or wrong."""
     return Launched(
         rank=_number("RANK"),
         world_size=_number("WORLD_SIZE"),
