@@ -149,7 +149,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             if sample.finish:
                 self._ended.append(sample.request.id)
         for detokenizer, samples in rows.items():
-            self._push(detokenizer, _tokens_sampled(self._replica, samples, scores))
+            self._push(detokenizer, tokens_sampled(self._replica, samples, scores))
 
     def _push(self, detokenizer: int, message: TokensSampled) -> None:
         """Never waits for a detokenizer: one that is full is stuck, one that is gone took its requests along."""
@@ -213,7 +213,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             metrics.set(metric, value, labels)
 
 
-def _tokens_sampled(replica: int, samples: list[Sampled], scores: Mapping[Request, Scores]) -> TokensSampled:
+def tokens_sampled(replica: int, samples: list[Sampled], scores: Mapping[Request, Scores]) -> TokensSampled:
+    """What one step gave the requests of one detokenizer."""
     return TokensSampled(
         replica=replica,
         requests=int64(sample.request.id for sample in samples),
