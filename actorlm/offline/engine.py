@@ -1,22 +1,24 @@
 """A replica that advances by one step a call: scheduler, worker and text streams, with nothing between them.
 
-Owns: the requests in the scheduler and their text so far. Takes submissions, gives the choices that ended. Knows no
-thread, socket or event loop; it is for one caller at a time.
+Owns: the requests in the scheduler and their text so far, and the steps in flight: while the worker computes one, the
+next waits behind it, and the text of the one before is made. Takes submissions, gives the choices that ended. Knows
+no socket and no event loop; it is for one caller at a time.
 """
 
+from collections import deque
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from actorlm.api.ports import FINISH_REASONS, FinishReason, Submission
-from actorlm.errors import ExecutorFailed
-from actorlm.execution.worker import Worker
 from actorlm.logprobs import Scores, joined
 from actorlm.messages.engine import Generate
 from actorlm.messages.executor import StepDone
 from actorlm.messages.frontend import Finish
 from actorlm.offline.logprobs import Place, places, total
-from actorlm.scheduling.core import Core, Step
+from actorlm.offline.worker_thread import WorkerThread
+from actorlm.scheduling.core import Core, Gain, Step
 from actorlm.scheduling.request import Request
 from actorlm.scheduling.scheduler import Sampled
 from actorlm.text.detokenize import CONTEXT_LENGTH, Piece, TextStream
@@ -55,37 +57,48 @@ class _Choice:
 
 
 class Engine:
-    """One replica. `worker` has loaded its weights; `eos_token_ids` are the model's own ends of text."""
+    """One replica. `eos_token_ids` are the model's own ends of text."""
 
-    def __init__(self, core: Core, worker: Worker, tokenizer: Tokenizer, eos_token_ids: Iterable[int]) -> None:
+    def __init__(self, core: Core, worker: WorkerThread, tokenizer: Tokenizer, eos_token_ids: Iterable[int]) -> None:
         self._core = core
         self._worker = worker
         self._tokenizer = tokenizer
         self._eos_token_ids = frozenset(eos_token_ids)
         self._choices: dict[int, _Choice] = {}
-        self._failure: ExecutorFailed | None = None
+        self._in_flight: deque[tuple[Step, Future[StepDone]]] = deque()
 
     def advance(self, submissions: Iterable[tuple[int, Submission]]) -> Advance:
-        """Takes in new requests, by numbers that are used once, and runs one step of all that go on.
+        """Takes in new requests, by numbers that are used once, and one step of all that go on.
 
         Raises ExecutorFailed, now and ever after, once the worker has failed.
         """
-        if self._failure is not None:
-            raise self._failure
         for request, submission in submissions:
             self._admit(request, submission)
-        step = self._core.next_step()
-        if step is None:
+        while (step := self._core.next_step()) is not None:
+            self._in_flight.append((step, self._worker.start(step.message)))
+        if not self._in_flight:
             assert not self._choices, "choices are open and there is no step to run"
             return Advance(0, [])
-        sampled, scores = self._core.take(step, self._execute(step))
+        sampled, scores = self._end_step()
         ended = [self._learn(one, scores.get(one.request)) for one in sampled]
-        return Advance(len(step.plan.sampled), [one for one in ended if one is not None])
+        return Advance(sum(one.token is not None for one in sampled), [one for one in ended if one is not None])
 
     def abort_all(self) -> None:
-        """Ends all that goes on, without a result."""
+        """Ends all that goes on, without a result, and waits for the steps in flight. Raises ExecutorFailed."""
         self._core.scheduler.abort(list(self._choices))
         self._choices.clear()
+        while self._in_flight:
+            self._end_step()
+
+    def close(self) -> None:
+        """Ends the worker's thread, after the step that runs."""
+        self._worker.close()
+
+    def _end_step(self) -> Gain:
+        step, running = self._in_flight[0]
+        done = running.result()
+        self._in_flight.popleft()
+        return self._core.take(step, done)
 
     def _admit(self, request: int, submission: Submission) -> None:
         message = Generate(request, 0, "", 0, int32(submission.prompt_ids), b"", submission.sampling)
@@ -99,15 +112,6 @@ class Engine:
             spaces_between_special_tokens=submission.spaces_between_special_tokens,
         )
         self._choices[request] = _Choice(submission, stream)
-
-    def _execute(self, step: Step) -> StepDone:
-        try:
-            done = self._worker.execute(step.message)
-        except Exception as error:
-            self._failure = ExecutorFailed(f"the worker failed: {type(error).__name__}: {error}")
-            raise self._failure from error
-        assert done is not None, "the only rank answers"
-        return done
 
     def _learn(self, sampled: Sampled, scores: Scores | None) -> EndedChoice | None:
         request, token = sampled.request, sampled.token

@@ -1,7 +1,7 @@
-"""A loaded model and the thread that runs it: what `LLM`, `actorlm generate` and `actorlm bench offline` share.
+"""A loaded model and the thread that drives it: what `LLM`, `actorlm generate` and `actorlm bench offline` share.
 
 Everything that changes the engine happens on that one thread, so that Ctrl-C, which Python delivers to the main
-thread, interrupts the waiting for a step and never the step itself.
+thread, interrupts the waiting for a step and never the step itself. The worker computes on another one.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -15,12 +15,13 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.checkpoint.pull import Progress
 from actorlm.config import BLOCK_SIZE, Config
 from actorlm.errors import BadRequest, Closed
-from actorlm.execution.worker import build_worker
+from actorlm.execution.worker import Worker, build_worker
 from actorlm.offline.batch import Batch, Job
 from actorlm.offline.engine import Engine
 from actorlm.offline.options import check_offline
 from actorlm.offline.outputs import RequestOutput
 from actorlm.offline.prompts import Preparation
+from actorlm.offline.worker_thread import WorkerThread
 from actorlm.planning import find_model, plan_tree
 from actorlm.scheduling.core import Core
 from actorlm.scheduling.scheduler import Scheduler
@@ -96,8 +97,10 @@ class Session:
 
     def close(self) -> None:
         """Frees the weights and the KV cache. Idempotent."""
-        self._engine = None
+        engine, self._engine = self._engine, None
         self._thread.shutdown(wait=True, cancel_futures=True)
+        if engine is not None:
+            engine.close()
 
     def _opened(self) -> Engine:
         if self._engine is None:
@@ -119,11 +122,15 @@ def load(config: Config, screen: Screen) -> Session:
 def _builder(
     config: Config, model: ModelDescription, tokenizer: Tokenizer, num_blocks: int, threads: int
 ) -> Callable[[Progress], Engine]:
-    """What loads the model; torch is imported and set up on the thread that calls it."""
+    """What loads the model; torch is imported and set up on the worker's thread."""
 
     def build(progress: Progress) -> Engine:
-        worker = build_worker(config, model, num_blocks=num_blocks, threads=threads)
-        worker.load(lambda done, total: progress("weights", done, total))
+        def load_worker() -> Worker:
+            worker = build_worker(config, model, num_blocks=num_blocks, threads=threads)
+            worker.load(lambda done, total: progress("weights", done, total))
+            return worker
+
+        worker = WorkerThread(load_worker)
         scheduler = Scheduler(
             config.scheduler,
             num_blocks=num_blocks,

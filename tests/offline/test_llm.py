@@ -303,12 +303,12 @@ def test_what_cannot_be_loaded_leaves_no_thread(tmp_path, tiny_directory):
     wait_until(lambda: threading.active_count() == before)
 
 
-def test_closing_frees_the_weights_and_the_thread(tiny_directory):
+def test_closing_frees_the_weights_and_the_threads(tiny_directory):
     before = threading.active_count()
     with LLM(tiny_directory, threads=1) as llm:
         llm.generate("a")
-        runner = weakref.ref(llm._session._engine._worker._runner)
-        assert threading.active_count() == before + 1
+        runner = weakref.ref(llm._session._engine._worker._worker._runner)
+        assert threading.active_count() == before + 2
     gc.collect()
     assert runner() is None
     assert threading.active_count() == before
@@ -360,7 +360,7 @@ def test_one_call_at_a_time(null):
 
 def test_a_worker_that_failed_says_so_ever_after(null):
     llm = null()
-    worker = llm._session._engine._worker
+    worker = llm._session._engine._worker._worker
     worker.execute = lambda step: 1 / 0
     for _ in range(2):
         with pytest.raises(ExecutorFailed, match="ZeroDivisionError: division by zero"):
