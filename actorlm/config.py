@@ -137,6 +137,9 @@ class SupervisionConfig(_Section, frozen=True):
     start_timeout_s: Annotated[float, option("time to be ready in, else the tree exits", unit="s", gt=0)] = 600.0
     drain_timeout_s: Annotated[float, option("time that accepted requests get after SIGTERM", unit="s", ge=0)] = 30.0
     heartbeat_timeout_s: Annotated[float, option("silence after which an actor is killed", unit="s", gt=1)] = 10.0
+    step_timeout_s: Annotated[
+        float, option("time of a step after which its replica restarts; a fifth of it is warned of", unit="s", gt=0)
+    ] = 300.0
     max_restarts: Annotated[int, option("restarts within a minute before the tree exits", ge=0)] = 3
     log_level: Annotated[Literal["debug", "info", "warning", "error"], option("least severe lines shown")] = "info"
 

@@ -89,8 +89,30 @@ class ProtocolError(ActorlmError):
     """A peer sent what it must not send; or two sides speak different versions."""
 
 
+class RemoteError(ActorlmError):
+    """What a worker raised: which rank, where, what it was doing, the type of its error and the lines of it there."""
+
+    def __init__(
+        self, *, rank: int, host: str, pid: int, doing: str, error: str, message: str, traceback: str = ""
+    ) -> None:
+        super().__init__(f"rank {rank} on {host} (pid {pid}), {doing}: {error}: {message}")
+        self.rank = rank
+        self.host = host
+        self.pid = pid
+        self.doing = doing
+        self.error = error
+        self.traceback = traceback
+
+
+class CallTimedOut(ActorlmError):
+    """A call of the workers was not answered in time by all of them; the message says by whom not."""
+
+
 class ExecutorFailed(ActorlmError):
-    """A worker failed; every later call on its executor raises this with the first cause."""
+    """A worker failed; every later call on its executor raises this with the first cause.
+
+    Its `__cause__` is a RemoteError where a worker raised something.
+    """
 
 
 class PeerMissing(ActorlmError):

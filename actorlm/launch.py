@@ -6,7 +6,6 @@ that role is built, because a process pays for what it imports: only workers imp
 # ruff: noqa: PLC0415 - see above
 
 import asyncio
-import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -208,58 +207,44 @@ def _build_engine(child: _Child) -> Built:
 
 
 def _executor(child: _Child) -> Any:
+    from actorlm.executors.ranks import Ranks
+
     spec = child.spec
+    supervision = spec.config.supervision
+    workers = [worker.name for worker in spec.topology.of_role(Role.WORKER) if worker.index == spec.process.index]
+    ranks = Ranks(
+        workers or [child.name],
+        step_timeout_s=supervision.step_timeout_s,
+        tick_s=Pulse(supervision.heartbeat_timeout_s).beat_s,
+    )
     if spec.topology.executor == "inline":
         from actorlm.executors.inline import InlineExecutor
 
-        return InlineExecutor(lambda: _build_tensor_worker(spec))
-    from actorlm.executors.broadcast import BroadcastExecutor
-    from actorlm.messages.catalog import INBOXES
-    from actorlm.runtime.broadcast import Publisher
+        return InlineExecutor(lambda: _build_tensor_worker(spec), ranks)
+    from actorlm.executors.sockets import lead
 
-    topology, topic = spec.topology, secrets.token_bytes(16)
-    publisher = Publisher[Any](
-        topology.address(f"{child.name}-steps"), epoch=spec.incarnation, topic=topic, inbox=INBOXES["worker"]
-    )
+    sockets = spec.topology.replica_sockets(spec.process.index)
+    executor, publisher = lead(child.network, sockets, child.identity, ranks, spec.incarnation)
     child.network.count(publisher.tally)
-    mailbox: Mailbox[Any] = Mailbox(f"{child.name}-results", MAILBOX_CAPACITY, Overflow.PAUSE)
-    child.network.serve(
-        topology.address(f"{child.name}-workers"),
-        identity=child.identity,
-        mailbox=mailbox,
-        inbox=INBOXES["executor"],
-        admits=(Role.WORKER,),
-        one_way={"results": topology.address(f"{child.name}-results")},
-        topic=topic,
-    )
-    workers = [worker.name for worker in topology.of_role(Role.WORKER) if worker.index == spec.process.index]
-    executor = BroadcastExecutor(mailbox, publisher, name=child.name, workers=workers, epoch=spec.incarnation)
     child.network.count(executor.tally)
     return executor
 
 
 def _build_worker(child: _Child) -> Built:
     from actorlm.actors.worker import WorkerActor
+    from actorlm.executors.sockets import follow, subscriber
     from actorlm.messages.actor import Control
-    from actorlm.messages.catalog import INBOXES
-    from actorlm.runtime.broadcast import Subscriber
 
     spec = child.spec
-    place = spec.process.place
-    assert place is not None, "workers have a place"
-    engine = f"engine-{spec.process.index}"
-
-    def subscribe(link: Link) -> Subscriber[Any]:
-        address = spec.topology.address(f"{engine}-steps")
-        return Subscriber(address, epoch=spec.incarnation, topic=link.welcome.topic, inbox=INBOXES["worker"])
-
+    assert spec.process.place is not None, "workers have a place"
+    sockets = spec.topology.replica_sockets(spec.process.index)
     worker = WorkerActor(
         child.name,
         child.mailbox,
-        rank=place.rank,
+        rank=spec.process.place.rank,
         build=lambda: _build_tensor_worker(spec),
-        engine=child.link(engine, Control, f"{engine}-workers"),
-        subscribe=subscribe,
+        engine=follow(child.network, sockets, child.identity, child.mailbox),
+        subscribe=lambda link: subscriber(sockets, link, spec.incarnation),
         membership=child.membership(Control),
     )
     return worker, _nothing

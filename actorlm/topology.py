@@ -5,7 +5,7 @@ Pure: options and a model's numbers in, a table out. `actorlm plan` prints it, `
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -14,6 +14,7 @@ from actorlm.errors import ConfigError, InsufficientMemory
 from actorlm.partition import Dimensions, check_tensor, kv_share, rank_parameters, stages
 
 NULL_KV_TOKENS = 262_144
+REPLICA_SOCKETS = ("workers", "steps", "results")
 ITEM_SIZE = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -92,6 +93,15 @@ class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
 
 
+class ReplicaSockets(NamedTuple):
+    """Addresses that `engine` binds for its workers: to meet them, to broadcast to them, to hear their answers."""
+
+    engine: str
+    workers: str
+    steps: str
+    results: str
+
+
 class PlannedModel(Dimensions, Protocol):
     """The numbers of a model that a plan needs."""
 
@@ -123,6 +133,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     def address(self, socket: str) -> str:
         """The address of a socket by its name. Short, because ipc paths end at 107 bytes."""
         return f"ipc://{self.directory}/{socket}"
+
+    def replica_sockets(self, replica: int) -> ReplicaSockets:
+        """Those of one replica."""
+        engine = f"engine-{replica}"
+        return ReplicaSockets(engine, *(self.address(f"{engine}-{name}") for name in REPLICA_SOCKETS))
 
     def of_role(self, role: Role) -> list[PlannedProcess]:
         """All processes of one role, in order."""
@@ -232,6 +247,7 @@ def _replica(replica: int, executor: str, device: str, ranks: Sequence[tuple[Pla
     """The processes of one replica, workers first: they take longest to start. `ranks` are places and their bytes."""
     name = f"engine-{replica}"
     inline = executor == "inline"
+    sockets = tuple(f"{name}-{socket}" for socket in REPLICA_SOCKETS)
     for place, memory in () if inline else ranks:
         yield PlannedProcess(
             name=f"worker-{replica}-{place.rank}",
@@ -241,7 +257,7 @@ def _replica(replica: int, executor: str, device: str, ranks: Sequence[tuple[Pla
             place=place,
             device=device,
             memory_bytes=memory,
-            connects=("supervisor", f"{name}-workers", f"{name}-steps", f"{name}-results"),
+            connects=("supervisor", *sockets),
         )
     yield PlannedProcess(
         name=name,
@@ -251,7 +267,7 @@ def _replica(replica: int, executor: str, device: str, ranks: Sequence[tuple[Pla
         place=ONLY if inline else None,
         device=device if inline else None,
         memory_bytes=sum(memory for _, memory in ranks) if inline else 0,
-        binds=() if inline else tuple(f"{name}-{socket}" for socket in ("workers", "steps", "results")),
+        binds=() if inline else sockets,
         connects=("supervisor", "balancer", "detokenizer-*"),
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 from actorlm.actors.membership import Membership
-from actorlm.errors import ActorlmError, BadRequest
+from actorlm.errors import ActorlmError, BadRequest, ExecutorFailed
 from actorlm.executors.base import Executor
 from actorlm.logprobs import Scores, pack
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
@@ -66,7 +66,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._wake = asyncio.Event()
         self._in_flight: deque[tuple[Step, Future[StepDone]]] = deque()
         self._ended: list[int] = []
-        self.spawn(membership.beat(self))
+        executor.on_failure(self._end_with)
+        self.spawn(membership.beat(self, executor.tick))
         self.spawn(self._serve())
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
@@ -101,6 +102,14 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             await self._wake.wait()
             self._wake.clear()
             self._turn()
+
+    def _end_with(self, failure: ExecutorFailed) -> None:
+        """The replica is its workers: it ends with the first that fails, also when no step is under way."""
+
+        async def end() -> None:
+            raise failure
+
+        self.spawn(end())
 
     def _turn(self) -> None:
         """Takes in what came back. The next steps start before the tokens leave: the workers come first."""

@@ -55,12 +55,17 @@ class Membership:
         else:
             self._early.append(message)
 
-    async def beat(self, actor: Actor[Any], also: Callable[[], None] = _nothing) -> None:
-        """Sends heartbeats for ever, and does `also` with each. One that cannot leave is left out."""
+    async def beat(
+        self, actor: Actor[Any], also: Callable[[], None] = _nothing, doing: Callable[[], str] = str
+    ) -> None:
+        """Sends heartbeats for ever, which say what it is `doing`, and does `also` with each.
+
+        One that cannot leave is left out.
+        """
         while True:
             await asyncio.sleep(self._pulse.until_beat(time.monotonic()))
             with contextlib.suppress(NotDelivered):
-                self._link.send(Heartbeat(actor.mailbox.depth))
+                self._link.send(Heartbeat(actor.mailbox.depth, doing()))
             also()
 
     def report(self, token: int, actor: Actor[Any]) -> None:

@@ -69,9 +69,10 @@ class _Running:
     phase: str = ""
     phase_at: float = 0.0
     mailbox_depth: int = 0
+    doing: str = ""
     killed_for: str = ""
     ends: bool = False
-    """Whether it was told to end, or is killed for the tree's end."""
+    """Whether its end is no news: it was told to end, or ends with the tree or with another of its group."""
 
 
 class Supervisor(Actor[Inbox | LinkEvent]):
@@ -173,7 +174,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
                 case StartChild():
                     self._start(effect)
                 case KillChild():
-                    self._kill(effect.name, effect.why)
+                    self._kill(effect.name, effect.why, effect.follows)
                 case AnnounceLost():
                     self._announce_lost(effect)
                 case TreeMoved():
@@ -193,10 +194,12 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         self._running[effect.name] = _Running(process, now, "start", now)
         process.watch(asyncio.get_running_loop().add_reader, lambda: self._exit(effect.name))
 
-    def _kill(self, name: str, why: str) -> None:
+    def _kill(self, name: str, why: str, follows: bool = False) -> None:
         running = self._running.get(name)
         if running is not None:
-            running.killed_for = running.killed_for or why
+            was_doing = f"; last heard of: {running.doing}" if running.doing else ""
+            running.killed_for = running.killed_for or f"{why}{was_doing}"
+            running.ends = running.ends or follows
             running.process.signal(signal.SIGKILL)
 
     def _exit(self, name: str) -> None:
@@ -212,10 +215,17 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         if self._closing:
             if child.state is ChildState.READY and not running.ends:
                 self._fail(cause)  # a drain repairs nothing
+                self._end_group(child.group, name)
             child.move(ChildState.DEAD)
             self._announce_lost(AnnounceLost(name, child.role, child.incarnation))
             return
         self._perform(self._supervision.exited(name, cause, time.monotonic()))
+
+    def _end_group(self, group: str, name: str) -> None:
+        """Nobody of a group goes on without `name`."""
+        for other in self._supervision.children.values():
+            if other.group == group:
+                self._kill(other.name, f"it ends with {name}", True)
 
     def _announce_lost(self, effect: AnnounceLost) -> None:
         lost = PeerLost(effect.name, effect.role, self._roster.incarnation(effect.name))
@@ -228,6 +238,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         if sender in self._running:
             self._supervision.heard(sender)
             self._running[sender].mailbox_depth = message.mailbox_depth
+            self._running[sender].doing = message.doing
 
     def _phase(self, sender: str, message: PhaseChanged) -> None:
         running = self._running.get(sender)
@@ -322,6 +333,8 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     def _give_up(self, cause: str) -> None:
         if not self._closing:
             self._fail(cause)
+            for running in self._running.values():
+                running.ends = True
             self._begin_end(0.0)
 
     def _fail(self, cause: str) -> None:

@@ -8,17 +8,17 @@ import asyncio
 import os
 import socket
 import threading
-import traceback
 from collections.abc import Callable
 from typing import Any, assert_never
 
 import msgspec
 
 from actorlm.actors.membership import Membership
-from actorlm.errors import ActorlmError
+from actorlm.errors import ActorlmError, PeerMissing
+from actorlm.execution.faults import fault_of
 from actorlm.execution.worker import Worker
 from actorlm.messages.actor import CollectMetrics, Control, PeerLost, Stop
-from actorlm.messages.executor import CallReturned, StepFailed, WorkerProgress, WorkerReady
+from actorlm.messages.executor import CallReturned, Fault, StepFailed, WorkerProgress, WorkerReady
 from actorlm.messages.worker import CallMethod, RunStep, StopWorker, Sync
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.broadcast import Subscriber
@@ -31,6 +31,8 @@ from actorlm.wire import Message
 
 FAREWELL_S = 0.2
 """Time that a last StepFailed gets to leave before this process ends."""
+PEER_FAREWELL_S = 1.5
+"""The same if a peer was missing: the supervisor, who ends all of them for that peer's death, comes before it."""
 
 
 class WorkerActor(Actor[Control | LinkEvent]):
@@ -54,9 +56,9 @@ class WorkerActor(Actor[Control | LinkEvent]):
         self._subscribe = subscribe
         self._membership = membership
         self._worker: Worker | None = None
-        self._reported = WorkerProgress(rank, -1, "")
+        self._reported = WorkerProgress(rank, -1, "idle")
         self._computing: asyncio.Future[None] | None = None
-        self.spawn(membership.beat(self, self._report_progress))
+        self.spawn(membership.beat(self, self._report_progress, self._doing))
 
     def receive(self, sender: str, message: Control | LinkEvent) -> None:
         """The worker's table of contents."""
@@ -88,8 +90,8 @@ class WorkerActor(Actor[Control | LinkEvent]):
         thread.start()
         try:
             await self._computing
-        except Exception:
-            await asyncio.sleep(FAREWELL_S)
+        except Exception as error:
+            await asyncio.sleep(PEER_FAREWELL_S if isinstance(error, PeerMissing) else FAREWELL_S)
             raise
         self.stop()
 
@@ -98,7 +100,7 @@ class WorkerActor(Actor[Control | LinkEvent]):
             self._load(loop)
             self._serve(loop)
         except Exception as error:  # noqa: BLE001 - reported to the engine and to the event loop
-            loop.call_soon_threadsafe(self._answer, self._step_failed(error))
+            loop.call_soon_threadsafe(self._answer, StepFailed(self._fault(error), isinstance(error, PeerMissing)))
             loop.call_soon_threadsafe(_settle, outcome, error)
         else:
             loop.call_soon_threadsafe(_settle, outcome, None)
@@ -108,9 +110,8 @@ class WorkerActor(Actor[Control | LinkEvent]):
             loop.call_soon_threadsafe(self._membership.phase, "load weights", done, total)
 
         loop.call_soon_threadsafe(self._membership.phase, "import")
-        worker = self._build()
-        worker.load(progress)
-        self._worker = worker
+        self._worker = self._build()
+        self._worker.load(progress)
         loop.call_soon_threadsafe(self._membership.ready)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -129,7 +130,7 @@ class WorkerActor(Actor[Control | LinkEvent]):
             case RunStep():
                 return self._worker.execute(message)
             case Sync():
-                return WorkerReady(self._rank, message.epoch)
+                return WorkerReady(self._rank, message.epoch, socket.gethostname(), os.getpid())
             case CallMethod():
                 return self._call(self._worker, message)
             case _:
@@ -137,19 +138,19 @@ class WorkerActor(Actor[Control | LinkEvent]):
 
     def _call(self, worker: Worker, message: CallMethod) -> CallReturned | None:
         try:
-            method = worker.callable[message.method]
-            result = method(*msgspec.msgpack.decode(message.args))
+            result = worker.call(message.method, msgspec.msgpack.decode(message.args))
+            answer = msgspec.msgpack.encode(result)
         except Exception as error:  # noqa: BLE001 - the caller's to handle
-            return CallReturned(message.call, self._rank, b"", f"{type(error).__name__}: {error}")
+            return CallReturned(message.call, self._rank, b"", self._fault(error, f"call of {message.method}"))
         if message.reply_rank not in (None, self._rank):
             return None
-        return CallReturned(message.call, self._rank, msgspec.msgpack.encode(result))
+        return CallReturned(message.call, self._rank, answer)
 
-    def _step_failed(self, error: Exception) -> StepFailed:
-        step = self._worker.last_step + 1 if self._worker else -1
-        lines = "".join(traceback.format_exception(error))
-        name = type(error).__name__
-        return StepFailed(self._rank, socket.gethostname(), os.getpid(), step, name, str(error), lines)
+    def _fault(self, error: Exception, doing: str = "") -> Fault:
+        return fault_of(error, rank=self._rank, doing=doing or self._doing())
+
+    def _doing(self) -> str:
+        return self._worker.doing if self._worker else "starting"
 
     def _report_progress(self) -> None:
         """Unless it has not changed: a worker that rests does not wake its engine."""

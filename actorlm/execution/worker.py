@@ -3,11 +3,12 @@
 The same object runs on a thread of its EngineCore (inline executor) and in a process of its own (actors/worker.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
+from actorlm.errors import ProtocolError
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import RunStep
 from actorlm.topology import ONLY, Place
@@ -37,7 +38,7 @@ class Worker:
         self.last_step = -1
         self.doing = "idle"
         self.callable: dict[str, Callable[..., Any]] = {"describe": self.describe}
-        """The only methods that CallMethod reaches."""
+        """The only methods that `call` reaches."""
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         """Loads the weights and runs a first step."""
@@ -54,6 +55,12 @@ class Worker:
         self.last_step = step.step
         self.doing = "idle"
         return done
+
+    def call(self, method: str, args: Sequence[Any]) -> Any:
+        """The result of a method by name. Raises ProtocolError for one that is not listed."""
+        if method not in self.callable:
+            raise ProtocolError(f"{method} is no method that may be called; these are: {', '.join(self.callable)}")
+        return self.callable[method](*args)
 
     def describe(self) -> dict[str, Any]:
         """What this worker has done and is doing."""

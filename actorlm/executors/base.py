@@ -1,25 +1,32 @@
 """What an EngineCore calls, whatever runs its steps and wherever."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from actorlm.errors import ExecutorFailed
+import structlog
+
+from actorlm.errors import CallTimedOut, ExecutorFailed
+from actorlm.executors.ranks import Ranks
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import RunStep
+
+log = structlog.get_logger()
 
 Progress = Callable[[str, int, int], None]
 """Called with the phase of a start, and bytes done and in total where the phase has them."""
 
 
 class Executor(ABC):
-    """Runs steps on the workers of one replica.
+    """Runs steps on the workers of one replica, whose `ranks` it knows.
 
     After the first failure `is_failed` is true and every call raises `ExecutorFailed` with that first cause.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
         self._failure: ExecutorFailed | None = None
         self._callbacks: list[Callable[[ExecutorFailed], None]] = []
 
@@ -29,17 +36,32 @@ class Executor(ABC):
 
     @abstractmethod
     def execute_model(self, step: RunStep) -> "Future[StepDone]":
-        """Runs one step. The future waits for the output rank alone."""
+        """Runs one step. The future waits for the output rank alone; those of several steps resolve in order."""
 
     @abstractmethod
-    async def collective_rpc(
+    def collective_rpc(
         self, method: str, args: tuple[Any, ...] = (), *, reply_rank: int | None = None, timeout_s: float
-    ) -> list[Any]:
-        """Calls a method that workers list as callable, on every rank; one result a rank, or `reply_rank`'s alone."""
+    ) -> "Future[Any]":
+        """Calls a method that workers list as callable, on every rank, after the steps that run already.
+
+        Gives a list with one result a rank, or `reply_rank`'s alone. Fails with RemoteError if a rank raised something
+        before that, with CallTimedOut, or with ExecutorFailed.
+        """
 
     @abstractmethod
     async def stop(self) -> None:
         """Ends what the executor started."""
+
+    def tick(self) -> None:
+        """Called at each heartbeat: warns of ranks that take long over a step, and fails when it takes too long."""
+        late, is_over = self.ranks.tick()
+        if not late or self.is_failed:
+            return
+        who = self.ranks.describe(late)
+        if is_over:
+            self._fail(ExecutorFailed(f"a step has not ended in time (--step-timeout-s): {who}"))
+        else:
+            log.warning("a step takes long", ranks=who)
 
     @property
     def is_failed(self) -> bool:
@@ -63,3 +85,16 @@ class Executor(ABC):
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    def _limit(
+        self, answer: "Future[Any]", timeout_s: float, method: str, missing: Callable[[], Iterable[int]]
+    ) -> None:
+        """Fails `answer` after `timeout_s`, unless it has come; `missing` are the ranks that it waits for."""
+
+        def expire() -> None:
+            if not answer.done():
+                who = self.ranks.describe(missing())
+                answer.set_exception(CallTimedOut(f"no answer to {method} within {timeout_s:g} s: {who}"))
+
+        timer = asyncio.get_running_loop().call_later(timeout_s, expire)
+        answer.add_done_callback(lambda _: timer.cancel())

@@ -5,10 +5,27 @@ from actorlm.wire import Int32, Message
 
 
 class WorkerReady(Message):
-    """Rank `rank` has loaded its weights, and has seen Sync of this epoch on the broadcast."""
+    """Rank `rank`, of this host and pid, has loaded its weights and has seen Sync of this epoch on the broadcast."""
 
     rank: int
     epoch: int
+    host: str
+    pid: int
+
+
+class Fault(Message):
+    """What a rank raised, and while doing what. Part of other messages, not sent alone.
+
+    `traceback` is empty if the message says it all.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    doing: str
+    error: str
+    message: str
+    traceback: str
 
 
 class StepDone(Message):
@@ -24,24 +41,25 @@ class StepDone(Message):
 
 
 class StepFailed(Message):
-    """A rank cannot go on. Sent by any rank; the first one is the cause that everybody sees."""
+    """A rank cannot go on. Sent by any rank; the first one is the cause that everybody sees.
 
-    rank: int
-    host: str
-    pid: int
-    step: int
-    error: str
-    message: str
-    traceback: str
+    One that `follows` has missed another rank, whose own failure is the cause.
+    """
+
+    fault: Fault
+    follows: bool = False
 
 
 class CallReturned(Message):
-    """The answer to CallMethod from one rank: `result` is msgpack, or `error` says what was raised."""
+    """The answer to CallMethod from one rank: `result` is msgpack, or `fault` says what was raised.
+
+    Of the ranks that were not asked to reply, those say so that raised something.
+    """
 
     call: int
     rank: int
     result: bytes
-    error: str | None = None
+    fault: Fault | None = None
 
 
 class WorkerProgress(Message):

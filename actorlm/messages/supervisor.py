@@ -19,9 +19,13 @@ class PhaseChanged(Message):
 
 
 class Heartbeat(Message):
-    """From time to time, from an actor whose event loop turns. `mailbox_depth` counts the messages that wait for it."""
+    """From time to time, from an actor whose event loop turns. `mailbox_depth` counts the messages that wait for it.
+
+    `doing` is a worker's step, or what else it is about.
+    """
 
     mailbox_depth: int
+    doing: str = ""
 
 
 class PeerStuck(Message):

@@ -69,10 +69,11 @@ class StartChild:
 
 @dataclass(frozen=True, slots=True)
 class KillChild:
-    """Kill this child's process; its exit will be reported."""
+    """Kill this child's process; its exit will be reported. One that `follows` another's death is no news."""
 
     name: str
     why: str
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class Supervision:
             return [*effects, *self._give_up(cause)]
         effects += self._plan_restart(child.group, cause, now)
         group = self._group(child.group)
-        return effects + [KillChild(other.name, f"it restarts with {name}") for other in group if other.alive]
+        return effects + [KillChild(other.name, f"it restarts with {name}", True) for other in group if other.alive]
 
     def tick(self) -> list[Effect]:
         """The time of another heartbeat has passed: kill what is silent."""
@@ -207,7 +208,7 @@ class Supervision:
                 continue
             child.silent_ticks += 1
             if child.silent_ticks == self.policy.silence_ticks:
-                yield KillChild(child.name, f"silent for {child.silent_ticks} ticks")
+                yield KillChild(child.name, f"silent for {child.silent_ticks} heartbeats (--heartbeat-timeout-s)")
 
     def _restart_due(self, now: float) -> Iterator[Effect]:
         for group in [group for group, due in self._due.items() if due <= now]:

@@ -17,6 +17,7 @@ from actorlm.checkpoint.resolve import resolve
 from actorlm.config import BLOCK_SIZE, Config
 from actorlm.execution.worker import build_worker
 from actorlm.executors.inline import InlineExecutor
+from actorlm.executors.ranks import Ranks
 from actorlm.messages.actor import PeerLost, TreeChanged, TreeState
 from actorlm.messages.balancer import ReplicaAnnounced
 from actorlm.messages.catalog import INBOXES, protocol
@@ -33,7 +34,7 @@ from actorlm.text.tokenizer import load_tokenizer
 class MemoryTree:
     """One frontend, balancer, detokenizer and engine. The test is their supervisor: `told` is what they say to it.
 
-    `wrap` gets the function that builds the worker, and gives the executor.
+    `wrap` gets the function that builds the worker, and the ranks, and gives the executor.
     """
 
     def __init__(self, *, step_ms=0.0, kv_tokens=4096, wrap=InlineExecutor, lanes=1, **sections):
@@ -111,7 +112,10 @@ class MemoryTree:
         )  # fmt: skip
         return EngineCore(
             name, mailbox, replica=0, scheduler=self.scheduler, vocab_size=self.model.vocab_size,
-            executor=self.wrap(lambda: build_worker(self.config, self.model, num_blocks=blocks, threads=1)),
+            executor=self.wrap(
+                lambda: build_worker(self.config, self.model, num_blocks=blocks, threads=1),
+                Ranks(["engine-0"], step_timeout_s=300, tick_s=2),
+            ),
             balancer=link("balancer"), detokenizers={0: link("detokenizer-0")}, membership=membership,
             announcement=ReplicaAnnounced(0, self.kv_tokens, self.config.scheduler.max_num_seqs),
         )  # fmt: skip

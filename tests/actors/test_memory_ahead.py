@@ -17,8 +17,8 @@ from actorlm.messages.actor import Stop
 class HeldExecutor(Executor):
     """Computes a step when the test says so; the oldest first."""
 
-    def __init__(self, build):
-        super().__init__()
+    def __init__(self, build, ranks):
+        super().__init__(ranks)
         self.worker = build()
         self.held: list[tuple[object, Future]] = []
 
@@ -39,7 +39,7 @@ class HeldExecutor(Executor):
         for _, running in self.held:
             running.set_exception(failure)
 
-    async def collective_rpc(self, method, args=(), *, reply_rank=None, timeout_s):
+    def collective_rpc(self, method, args=(), *, reply_rank=None, timeout_s):
         raise NotImplementedError
 
     async def stop(self):

@@ -149,7 +149,7 @@ def test_a_silent_child_is_killed_by_ticks_not_by_time(tree):
         assert tree.tick() == []
         for name in ("engine-0", "engine-1", "worker-0-0", "worker-1-0"):
             tree.heard(name)
-    assert tree.tick() == [KillChild("balancer", "silent for 20 ticks")]
+    assert tree.tick() == [KillChild("balancer", "silent for 20 heartbeats (--heartbeat-timeout-s)")]
 
 
 def test_a_starting_child_may_be_silent(tree):
