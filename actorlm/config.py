@@ -69,14 +69,26 @@ class ParallelConfig(_Section, frozen=True):
     data: Annotated[int, option("replicas of the model, each an EngineCore", flag="dp", ge=1, le=64)] = 1
     tensor: Annotated[int, option("devices that share each layer of a replica", flag="tp", ge=1, le=64)] = 1
     pipeline: Annotated[int, option("devices that share the layers of a replica", flag="pp", ge=1, le=64)] = 1
+    pipeline_layers: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(,[0-9]+)*$")] | None,
+        option("layers of each pipeline stage, such as 16,14; default: stages of about equally many parameters"),
+    ] = None
     executor: Annotated[
-        Literal["auto", "inline", "broadcast"],
-        option("inline: the worker in its EngineCore's process; broadcast: a process per worker"),
+        Literal["auto", "inline", "broadcast", "external"],
+        option(
+            "inline: the worker in its EngineCore's process; broadcast: a process per worker;"
+            " external: the processes that torchrun or its like has started"
+        ),
     ] = "auto"
     threads: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=1024)] | None,
         option("threads of each worker's tensor arithmetic; default: cores / workers"),
     ] = None
+
+    @property
+    def layers_of_stages(self) -> tuple[int, ...]:
+        """`pipeline_layers` as numbers; empty if it is not given."""
+        return tuple(map(int, self.pipeline_layers.split(","))) if self.pipeline_layers else ()
 
 
 class CacheConfig(_Section, frozen=True):

@@ -251,15 +251,16 @@ def _build_worker(child: _Child) -> Built:
 
 
 def _build_tensor_worker(spec: Specification) -> Any:
-    from actorlm.execution.worker import build_worker
+    from actorlm.execution.worker import build_worker, meet_at
 
     process, topology = spec.process, spec.topology
     assert process.place is not None, "tensors are computed in a place"
+    meeting = f"{topology.directory}/{process.group}-meeting-{spec.incarnation}"
     return build_worker(
         spec.config,
         spec.model,
         place=process.place,
-        meeting=f"{topology.directory}/{process.group}-meeting-{spec.incarnation}",
+        meet=meet_at(meeting, process.place) if process.place.world_size > 1 else None,
         num_blocks=_num_blocks(spec),
         threads=topology.threads,
     )

@@ -8,6 +8,7 @@ The same scheduler and the same worker as a tree's, so the same tokens for the s
 """
 
 import os
+import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -46,9 +47,11 @@ class LLM:
             raise ConfigError(
                 f"seed is {seed}; it must be an integer of 64 bits, {MIN_SEED} to {MAX_SEED}", param="seed"
             )
-        self._seed_of = prompt_seeds(seed)
         self._count = count()
         self._session = load(config, Screen())
+        if seed is None and config.parallel.executor == "external":
+            seed = self._session.agreed("seed", secrets.randbits(63))
+        self._seed_of = prompt_seeds(seed)
         if lacks_kernels(config):
             warnings.warn(f"this LLM computes with {kernels(config)}", RuntimeWarning, stacklevel=2)
 

@@ -201,7 +201,7 @@ def _rank_sizes(config: Config, model: PlannedModel) -> list[RankSize]:
     """Of a replica's workers, by rank. Raises ConfigError for a model that cannot be cut in this way."""
     tensor, item_size = config.parallel.tensor, ITEM_SIZE[config.model.dtype]
     check_tensor(model, tensor)
-    layers = stages(model, config.parallel.pipeline)
+    layers = stages(model, config.parallel.pipeline, config.parallel.layers_of_stages)
     per_layer = 2 * len(kv_share(model.num_kv_heads, tensor, 0)) * model.head_dim * item_size
     parameters = rank_parameters(model, tensor, layers)
     return [

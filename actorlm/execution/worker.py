@@ -74,11 +74,11 @@ def build_worker(
     num_blocks: int,
     threads: int,
     place: Place = ONLY,
-    meeting: str = "",
+    meet: Callable[[], Any] | None = None,
 ) -> Worker:
     """The worker of this place for these options. torch is imported here, and only for a model that needs it.
 
-    `meeting` is where the ranks of one replica find each other: a path that is new with each of their starts.
+    `meet` gives the `Meeting` of several ranks.
     """
     if config.model.model_impl == "null":
         from actorlm.execution.null import NullRunner  # noqa: PLC0415 - one of two, chosen by option
@@ -94,7 +94,6 @@ def build_worker(
         )
         return Worker(null)
     from actorlm.execution.runner import Runner as TorchRunner  # noqa: PLC0415 - imports torch
-    from actorlm.parallel.meeting import Meeting  # noqa: PLC0415 - imports torch
 
     return Worker(
         TorchRunner(
@@ -107,6 +106,18 @@ def build_worker(
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             threads=threads,
             place=place,
-            meet=lambda: Meeting(meeting, place, patience_s=PATIENCE_S),
+            meet=meet,
+            pipeline_layers=config.parallel.layers_of_stages,
         )
     )
+
+
+def meet_at(address: str, place: Place) -> Callable[[], Any]:
+    """What makes the `Meeting` of a replica's ranks at an address that is new with each of their starts."""
+
+    def meet() -> Any:
+        from actorlm.parallel.meeting import Meeting  # noqa: PLC0415 - imports torch
+
+        return Meeting(address, place, patience_s=PATIENCE_S)
+
+    return meet

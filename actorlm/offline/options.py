@@ -1,6 +1,7 @@
 """Which options an offline model takes: those of the tree that say something about one replica.
 
-`LLM(...)` and the commands `generate` and `bench offline` take the same ones, under the same names.
+`LLM(...)` and the commands `generate` and `bench offline` take the same ones, under the same names; `LLM` also those
+that say where several ranks are.
 """
 
 import difflib
@@ -20,10 +21,15 @@ OFFLINE_OPTIONS = tuple(
     if (option.section in _OF_A_REPLICA and option.field not in _OF_A_SERVICE) or option.field == "threads"
 )
 
+_OF_ALL_RANKS = {"tensor", "pipeline", "pipeline_layers", "executor"}
+
+LLM_OPTIONS = (*OFFLINE_OPTIONS, *(option for option in OPTIONS if option.field in _OF_ALL_RANKS))
+"""Those of `LLM(...)`, which may run on several ranks of a launcher."""
+
 
 def offline_config(model: str | None, options: Mapping[str, Any]) -> Config:
     """The Config of a model and options by name. Raises ConfigError for a name that is none, with the nearest."""
-    known = {option.parameter for option in OFFLINE_OPTIONS} - {"model"}
+    known = {option.parameter for option in LLM_OPTIONS} - {"model"}
     for name in options:
         if name not in known:
             raise ConfigError(f"{name} is no option of an LLM{_hint(name, known)}", param=name)
@@ -34,9 +40,14 @@ def check_offline(config: Config) -> None:
     """Raises ConfigError for options of a tree that one replica in one process cannot follow."""
     if config.parallel.data > 1:
         raise ConfigError(f"--dp {config.parallel.data}: offline there is one replica; `actorlm up` runs several")
-    for flag, ranks in (("--tp", config.parallel.tensor), ("--pp", config.parallel.pipeline)):
-        if ranks > 1:
-            raise ConfigError(f"{flag} {ranks}: offline there is one worker; `actorlm up` runs several")
+    parallel = config.parallel
+    for option, ranks in (("tp", parallel.tensor), ("pp", parallel.pipeline)):
+        if ranks > 1 and parallel.executor != "external":
+            raise ConfigError(
+                f"{option} is {ranks}, and a process has one worker: start one for each rank with torchrun and pass"
+                f' executor="external"; `actorlm up` starts them itself',
+                param="tensor" if option == "tp" else "pipeline",
+            )
     if config.parallel.executor == "broadcast":
         raise ConfigError("--executor broadcast: offline the worker is in the caller's process; leave it auto")
 

@@ -21,6 +21,7 @@ from actorlm.offline.engine import Engine
 from actorlm.offline.options import check_offline
 from actorlm.offline.outputs import RequestOutput
 from actorlm.offline.prompts import Preparation
+from actorlm.offline.spmd import SpmdJob
 from actorlm.offline.worker_thread import WorkerThread
 from actorlm.planning import find_model, plan_tree
 from actorlm.scheduling.core import Core
@@ -28,6 +29,7 @@ from actorlm.scheduling.scheduler import Scheduler
 from actorlm.screen import Screen
 from actorlm.text.chat_template import load_chat_template
 from actorlm.text.tokenizer import Tokenizer, load_tokenizer
+from actorlm.topology import ONLY
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,24 +51,32 @@ class Session:
 
     def __init__(self, config: Config, progress: Progress) -> None:
         check_offline(config)
+        self._job = SpmdJob(config) if config.parallel.executor == "external" else None
         self.model = find_model(config, progress)
         planned = plan_tree(config, self.model, "")
+        num_blocks = planned.kv_cache_tokens // BLOCK_SIZE
+        if self._job is not None:
+            num_blocks = self._job.meet().least("blocks", num_blocks)
         self._window = 2 * config.scheduler.max_num_seqs
         self._numbers = count()
         self._turn = Lock()
         tokenizer = load_tokenizer(self.model)
         # The last token is never computed: a sequence may be one token longer than the cache.
-        self.context = min(self.model.max_model_len, planned.kv_cache_tokens + 1)
+        self.context = min(self.model.max_model_len, num_blocks * BLOCK_SIZE + 1)
         self.threads = planned.threads
         limits = Limits(context=self.context, max_choices=0)
         self._preparation = Preparation(self.model, tokenizer, load_chat_template(self.model), limits)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llm")
-        build = _builder(config, self.model, tokenizer, planned.kv_cache_tokens // BLOCK_SIZE, planned.threads)
+        build = _builder(config, self.model, tokenizer, num_blocks, planned.threads, self._job)
         try:
             self._engine: Engine | None = self._call(build, progress)
         except BaseException:
             self._thread.shutdown(wait=False)
             raise
+
+    def agreed(self, what: str, number: int) -> int:
+        """The number itself, or the first rank's where there are several ranks."""
+        return number if self._job is None else int(self._job.meet().first(what, number))
 
     @property
     def preparation(self) -> Preparation:
@@ -120,23 +130,30 @@ def load(config: Config, screen: Screen) -> Session:
 
 
 def _builder(
-    config: Config, model: ModelDescription, tokenizer: Tokenizer, num_blocks: int, threads: int
+    config: Config,
+    model: ModelDescription,
+    tokenizer: Tokenizer,
+    num_blocks: int,
+    threads: int,
+    job: SpmdJob | None,
 ) -> Callable[[Progress], Engine]:
     """What loads the model; torch is imported and set up on the worker's thread."""
 
     def build(progress: Progress) -> Engine:
         def load_worker() -> Worker:
-            worker = build_worker(config, model, num_blocks=num_blocks, threads=threads)
+            place, meet = (ONLY, None) if job is None else (job.place, job.meet)
+            worker = build_worker(config, model, num_blocks=num_blocks, threads=threads, place=place, meet=meet)
             worker.load(lambda done, total: progress("weights", done, total))
             return worker
 
-        worker = WorkerThread(load_worker)
+        worker = WorkerThread(load_worker, None if job is None else job.sharing())
         scheduler = Scheduler(
             config.scheduler,
             num_blocks=num_blocks,
             max_model_len=model.max_model_len,
             eos_token_ids=model.eos_token_ids,
             prefix_caching=config.cache.prefix_caching,
+            lanes=config.parallel.pipeline,
         )
         return Engine(Core(scheduler, model.vocab_size), worker, tokenizer, model.eos_token_ids)
 

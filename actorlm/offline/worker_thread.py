@@ -8,12 +8,18 @@ from actorlm.execution.worker import Worker
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import RunStep
 
+Share = Callable[[RunStep, StepDone | None], StepDone]
+
 
 class WorkerThread:
-    """Runs the worker that `build` makes and loads there. Raises what `build` raises."""
+    """Runs the worker that `build` makes and loads there. Raises what `build` raises.
 
-    def __init__(self, build: Callable[[], Worker]) -> None:
+    `share` gives an answer that another rank has; without it this worker is the only one.
+    """
+
+    def __init__(self, build: Callable[[], Worker], share: Share | None = None) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker")
+        self._share = share or _own
         self._failure: ExecutorFailed | None = None
         try:
             self._worker = self._thread.submit(build).result()
@@ -33,9 +39,12 @@ class WorkerThread:
         if self._failure is not None:
             raise self._failure
         try:
-            done = self._worker.execute(step)
+            return self._share(step, self._worker.execute(step))
         except Exception as error:
             self._failure = ExecutorFailed(f"the worker failed: {type(error).__name__}: {error}")
             raise self._failure from error
-        assert done is not None, "the only rank answers"
-        return done
+
+
+def _own(_step: RunStep, done: StepDone | None) -> StepDone:
+    assert done is not None, "the only rank answers"
+    return done

@@ -88,6 +88,12 @@ class Meeting:
         self._tell(f"{what}-{self._place.rank}", str(number))
         return min(int(self._ask(f"{what}-{rank}")) for rank in range(self._place.world_size))
 
+    def first(self, what: str, number: int) -> int:
+        """The number that rank 0 has."""
+        if self._place.rank == 0:
+            self._tell(what, str(number))
+        return int(self._ask(what))
+
     def everyone(self) -> Any:
         """A process group of all ranks."""
         return self._gloo("everyone", range(self._place.world_size))
@@ -142,7 +148,8 @@ class Meeting:
 def _open_store(address: str, place: Place, *, exists: bool, timeout: timedelta) -> Any:
     if address.startswith(TCP):
         host, port = address.removeprefix(TCP).rsplit(":", 1)
-        return dist.TCPStore(host.strip("[]"), int(port), place.world_size, place.rank == 0 and not exists, timeout)
+        hosts = place.rank == 0 and not exists
+        return dist.TCPStore(host.strip("[]"), int(port), place.world_size, hosts, timeout, multi_tenant=True)
     store = dist.FileStore(address, place.world_size)
     store.set_timeout(timeout)
     return store
