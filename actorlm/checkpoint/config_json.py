@@ -1,7 +1,7 @@
 """Describes a directory in Hugging Face's layout: config.json, generation_config.json, safetensors headers.
 
-Reads what transformers' LlamaConfig means, in its older form (`rope_scaling`, `rope_theta`) and that of transformers 5
-(`rope_parameters`). Whatever would change the arithmetic and is not implemented is refused by name.
+Reads what transformers' configurations mean, in their older form (`rope_scaling`, `rope_theta`) and in that of
+transformers 5 (`rope_parameters`). Whatever would change the arithmetic and is not implemented is refused by name.
 """
 
 from pathlib import Path
@@ -14,13 +14,19 @@ from actorlm.checkpoint.safetensors import check_weights
 from actorlm.checkpoint.typed_json import convert, read_json
 from actorlm.errors import ModelError
 
-ARCHITECTURES = ("LlamaForCausalLM",)
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {},
+    "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "Qwen2ForCausalLM": {"num_key_value_heads": 32, "sliding_window": 4096},
+    "Qwen3ForCausalLM": {"num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
+}
+"""What each architecture means by a key that config.json lacks, where it is not what `_Config` says."""
 ROPE_TYPES = ("default", "llama3")
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class _LlamaConfig(msgspec.Struct, frozen=True):
+class _Config(msgspec.Struct, frozen=True):
     vocab_size: Count
     hidden_size: Count
     intermediate_size: Count
@@ -38,6 +44,8 @@ class _LlamaConfig(msgspec.Struct, frozen=True):
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
+    sliding_window: Count | None = None
+    use_sliding_window: bool = False
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     quantization_config: dict[str, Any] | None = None
@@ -54,7 +62,7 @@ def describe_directory(directory: Path, name: str, *, weights: bool) -> ModelDes
         raise ModelError(_no_config(directory))
     raw = read_json(path, dict[str, Any])
     architecture = _architecture(path, raw)
-    config = convert(raw, _LlamaConfig, str(path))
+    config = convert({**ARCHITECTURES[architecture], **raw}, _Config, str(path))
     _check_supported(path, config)
     rope_theta, rope_scaling = _rope(path, config)
     found, generation = check_weights(directory) if weights else None, _generation_config(directory)
@@ -79,6 +87,7 @@ def describe_directory(directory: Path, name: str, *, weights: bool) -> ModelDes
         tie_word_embeddings=config.tie_word_embeddings,
         attention_bias=config.attention_bias,
         mlp_bias=config.mlp_bias,
+        sliding_window=_sliding_window(architecture, config),
         num_parameters=found.num_parameters if found else 0,
         weight_bytes=found.num_bytes if found else 0,
         sampling_defaults=_sampling_defaults(generation),
@@ -97,7 +106,7 @@ def _architecture(path: Path, raw: dict[str, Any]) -> str:
     return str(architectures[0])
 
 
-def _check_supported(path: Path, config: _LlamaConfig) -> None:
+def _check_supported(path: Path, config: _Config) -> None:
     if config.quantization_config is not None:
         method = config.quantization_config.get("quant_method", "unknown")
         raise ModelError(
@@ -116,7 +125,13 @@ def _check_supported(path: Path, config: _LlamaConfig) -> None:
         )
 
 
-def _rope(path: Path, config: _LlamaConfig) -> tuple[float, RopeScaling | None]:
+def _sliding_window(architecture: str, config: _Config) -> int | None:
+    """Mistral's models have the window that they name; Qwen's name one and mostly do not use it."""
+    used = config.use_sliding_window or architecture == "MistralForCausalLM"
+    return config.sliding_window if used else None
+
+
+def _rope(path: Path, config: _Config) -> tuple[float, RopeScaling | None]:
     parameters = config.rope_parameters or config.rope_scaling or {}
     key = "rope_parameters" if config.rope_parameters else "rope_scaling"
     kind = parameters.get("rope_type", parameters.get("type", "default"))
@@ -143,7 +158,7 @@ def _sampling_defaults(generation: _GenerationConfig) -> SamplingDefaults:
     return SamplingDefaults(**{name: getattr(generation, name) for name in names})
 
 
-def _eos_token_ids(generation: _GenerationConfig, config: _LlamaConfig) -> tuple[int, ...]:
+def _eos_token_ids(generation: _GenerationConfig, config: _Config) -> tuple[int, ...]:
     """As transformers' `generate`: those of generation_config.json if it has any, else those of config.json."""
     ids = generation.eos_token_id
     if ids is None:

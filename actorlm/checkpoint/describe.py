@@ -36,8 +36,8 @@ def describe(
     """The model that `resolved` points to, under the name and with the length that the options ask for.
 
     Without `sampling_defaults` those that the model brings are dropped. Without `weights` (the null model needs none)
-    a directory may lack its safetensors files. Raises ModelError for whatever is missing, damaged or not supported, and
-    for a `max_model_len` above the model's own.
+    a directory may lack its safetensors files. Raises ModelError for whatever is missing, damaged or not supported, for
+    a `max_model_len` above the model's own, and for a sliding window that is shorter than the length.
     """
     found = _describe(resolved, weights=weights)
     for token in (*found.eos_token_ids, *(() if found.bos_token_id is None else (found.bos_token_id,))):
@@ -49,10 +49,17 @@ def describe(
         raise ModelError(
             f"--max-model-len is {max_model_len}, but {found.name} is made for at most {found.max_model_len} tokens"
         )
+    length = max_model_len or found.max_model_len
+    if found.sliding_window is not None and found.sliding_window < length:
+        raise ModelError(
+            f"{found.path}: sliding_window is {found.sliding_window}, which would change the attention of requests of "
+            f"up to {length} tokens and is not supported; serve shorter ones, with --max-model-len "
+            f"{found.sliding_window}, or a model with a window that is no shorter"
+        )
     return msgspec.structs.replace(
         found,
         name=served_model_name or found.name,
-        max_model_len=max_model_len or found.max_model_len,
+        max_model_len=length,
         sampling_defaults=found.sampling_defaults if sampling_defaults else SamplingDefaults(),
     )
 

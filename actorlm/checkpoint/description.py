@@ -31,7 +31,8 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A model on disk, as `describe` found it.
 
     `path` is a directory with safetensors, a .gguf file, or "" for the built-in byte vocabulary of the null model.
-    Field names and meanings are those of transformers' LlamaConfig. `eos_token_ids` are all ids that end a generation.
+    Field names and meanings are those of transformers' configurations. `eos_token_ids` are all ids that end a
+    generation. A token attends to the last `sliding_window` ones and itself among them, or to all.
     """
 
     path: str
@@ -54,6 +55,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
+    sliding_window: int | None = None
     num_parameters: int = 0
     weight_bytes: int = 0
     sampling_defaults: SamplingDefaults = SamplingDefaults()

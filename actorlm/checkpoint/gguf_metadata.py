@@ -14,14 +14,18 @@ from actorlm.checkpoint.gguf import GgufFile
 from actorlm.checkpoint.typed_json import convert
 from actorlm.errors import ModelError
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM"}
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+"""What transformers calls each. Files of Mistral's are for `llama`."""
+ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_output")
+BIASED_TOGETHER = {"llama": ATTENTION, "qwen2": ATTENTION[:3], "qwen3": ATTENTION}
+"""Matrices that have biases all or none."""
 ROPE_FACTORS = "rope_freqs.weight"
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class _Llama(msgspec.Struct, frozen=True):
-    """The `llama.*` keys, named as they are in the file."""
+class _Keys(msgspec.Struct, frozen=True):
+    """An architecture's keys, named as they are in the file after `llama.` or another name."""
 
     context_length: Count
     embedding_length: Count
@@ -63,31 +67,32 @@ def describe_gguf(path: Path, name: str) -> ModelDescription:
                 f"{path} is for the architecture {architecture}, which is not supported; "
                 f"supported: {', '.join(ARCHITECTURES)}"
             )
-        llama = convert(file.section(f"{architecture}."), _Llama, f"{path}, {architecture}.*")
+        keys = convert(file.section(f"{architecture}."), _Keys, f"{path}, {architecture}.*")
         tokenizer = convert(file.section("tokenizer.ggml."), _Tokenizer, f"{path}, tokenizer.ggml.*")
-        head_dim = llama.key_length or llama.embedding_length // llama.num_heads
-        _check_supported(file, llama, head_dim)
+        head_dim = keys.key_length or keys.embedding_length // keys.num_heads
+        _check_supported(file, architecture, keys, head_dim)
         return ModelDescription(
             path=str(path),
             format="gguf",
             name=name,
             architecture=ARCHITECTURES[architecture],
             vocab_size=_vocab_size(file, len(tokenizer.tokens)),
-            max_model_len=llama.context_length,
+            max_model_len=keys.context_length,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_ids=tokenizer.end_ids,
-            hidden_size=llama.embedding_length,
-            intermediate_size=llama.feed_forward_length,
-            num_layers=llama.block_count,
-            num_heads=llama.num_heads,
-            num_kv_heads=llama.num_kv_heads or llama.num_heads,
+            hidden_size=keys.embedding_length,
+            intermediate_size=keys.feed_forward_length,
+            num_layers=keys.block_count,
+            num_heads=keys.num_heads,
+            num_kv_heads=keys.num_kv_heads or keys.num_heads,
             head_dim=head_dim,
-            rms_norm_eps=llama.rms_norm_eps,
-            rope_theta=llama.rope_theta,
-            rope_scaling=_rope_scaling(file, llama.rope_theta, head_dim),
+            rms_norm_eps=keys.rms_norm_eps,
+            rope_theta=keys.rope_theta,
+            rope_scaling=_rope_scaling(file, keys.rope_theta, head_dim),
             tie_word_embeddings="output.weight" not in file.tensors,
-            attention_bias=_bias(file, ("attn_q", "attn_k", "attn_v", "attn_output")),
+            attention_bias=_bias(file, BIASED_TOGETHER[architecture]),
             mlp_bias=_bias(file, ("ffn_gate", "ffn_up", "ffn_down")),
+            sliding_window=keys.sliding_window or None,
             num_parameters=sum(math.prod(t.shape) for t in file.tensors.values() if t.name != ROPE_FACTORS),
             weight_bytes=sum(t.size for t in file.tensors.values() if t.name != ROPE_FACTORS),
         )
@@ -102,22 +107,21 @@ def _vocab_size(file: GgufFile, tokens: int) -> int:
     return rows
 
 
-def _check_supported(file: GgufFile, llama: _Llama, head_dim: int) -> None:
+def _check_supported(file: GgufFile, architecture: str, keys: _Keys, head_dim: int) -> None:
     unsupported = {
-        "attention.value_length": (llama.value_length or head_dim, head_dim),
-        "rope.dimension_count": (llama.rope_dimensions or head_dim, head_dim),
-        "rope.scaling.type": (llama.rope_scaling, "none"),
-        "expert_count": (llama.expert_count, 0),
-        "attention.sliding_window": (llama.sliding_window, 0),
+        "attention.value_length": (keys.value_length or head_dim, head_dim),
+        "rope.dimension_count": (keys.rope_dimensions or head_dim, head_dim),
+        "rope.scaling.type": (keys.rope_scaling, "none"),
+        "expert_count": (keys.expert_count, 0),
     }
     for key, (value, only) in unsupported.items():
         if value != only:
-            raise ModelError(f"{file.path}: llama.{key} is {value}, which is not supported; supported here: {only}")
-    kv_heads = llama.num_kv_heads or llama.num_heads
-    if llama.num_heads % kv_heads:
-        raise ModelError(
-            f"{file.path}: {llama.num_heads} attention heads are no multiple of {kv_heads} key-value heads"
-        )
+            raise ModelError(
+                f"{file.path}: {architecture}.{key} is {value}, which is not supported; supported here: {only}"
+            )
+    kv_heads = keys.num_kv_heads or keys.num_heads
+    if keys.num_heads % kv_heads:
+        raise ModelError(f"{file.path}: {keys.num_heads} attention heads are no multiple of {kv_heads} key-value heads")
 
 
 def _bias(file: GgufFile, names: tuple[str, ...]) -> bool:

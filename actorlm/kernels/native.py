@@ -19,7 +19,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "pack": (NUMBER, ADDRESS, ADDRESS, SIZE, SIZE, SIZE),
     "gather": (NUMBER, ADDRESS, ADDRESS, ADDRESS, SIZE, SIZE),
     "linear": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 5, NUMBER),
-    "rms_norm": (ADDRESS, ADDRESS, ADDRESS, FLOAT, ADDRESS, SIZE, SIZE),
+    "rms_norm": (ADDRESS, ADDRESS, ADDRESS, FLOAT, ADDRESS, *[SIZE] * 4),
     "silu_mul": (ADDRESS, ADDRESS, ADDRESS, SIZE, SIZE),
     "rope_and_store": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 4),
     "paged_attention": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 5),

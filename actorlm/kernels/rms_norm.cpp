@@ -1,4 +1,4 @@
-// x / sqrt(mean(x^2) + eps) * weight, row by row.
+// x / sqrt(mean(x^2) + eps) * weight, vector by vector.
 #include <algorithm>
 #include <cmath>
 
@@ -28,12 +28,15 @@ void normalise(const float *x, const float *weight, float eps, float *out, long 
 
 using namespace actorlm;
 
+// A row is `heads` vectors of `size` numbers, each normalised by itself; rows begin `stride` numbers apart.
 ACTORLM_API void rms_norm(Pool *pool, const float *x, const float *weight, float eps, float *out, long rows,
-                          long size) {
+                          long heads, long size, long stride) {
   pool->run((rows + ROWS_A_CHUNK - 1) / ROWS_A_CHUNK, [&](long chunk) {
     const long end = std::min(rows, (chunk + 1) * ROWS_A_CHUNK);
     for (long row = chunk * ROWS_A_CHUNK; row < end; row++) {
-      normalise(x + row * size, weight, eps, out + row * size, size);
+      for (long at = row * stride; at < row * stride + heads * size; at += size) {
+        normalise(x + at, weight, eps, out + at, size);
+      }
     }
   });
 }

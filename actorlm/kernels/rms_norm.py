@@ -1,6 +1,6 @@
-"""Root-mean-square normalisation of each row.
+"""Root-mean-square normalisation of each row, or of each head of each row.
 
-Legend: T rows, E features.
+Legend: T rows, E features, n heads, H head size.
 """
 
 import torch
@@ -38,5 +38,18 @@ def rms_norm(
     if out_TE is None:
         out_TE = torch.empty_like(x_TE)
     assert out_TE.shape == x_TE.shape, "a result for each number"
-    native.launch("rms_norm", native.pool, x_TE, weight_E, eps, out_TE, *x_TE.shape)
+    size = len(weight_E)
+    native.launch("rms_norm", native.pool, x_TE, weight_E, eps, out_TE, len(x_TE), 1, size, size)
     return out_TE
+
+
+def rms_norm_heads(x_TnH: Tensor, weight_H: Tensor, eps: float, native: Native | None = None) -> None:
+    """The same for each head, in place; rows may lie apart, as those of a wider buffer do."""
+    assert x_TnH.shape[-1:] == weight_H.shape, "one weight for each feature of a head"
+    assert x_TnH.dtype is weight_H.dtype, "a model has one dtype"
+    if native is None:
+        x_TnH.copy_(reference(x_TnH, weight_H, eps))
+        return
+    assert x_TnH.dtype is torch.float32, "heads are float32"
+    assert x_TnH[0].is_contiguous(), "heads of a row follow each other"
+    native.launch("rms_norm", native.pool, x_TnH, weight_H, eps, x_TnH, *x_TnH.shape, x_TnH.stride(0))

@@ -33,6 +33,7 @@ class Heads:
         all_TmH = torch.empty(num_tokens, num_heads + 2 * num_kv_heads, head_dim, dtype=dtype)
         self.flat_TX = all_TmH.view(num_tokens, -1)
         self.q_TnH = all_TmH[:, :num_heads]
+        self.k_TkH = all_TmH[:, num_heads : num_heads + num_kv_heads]
         self.kv_T2kH = all_TmH[:, num_heads:]
         self.qk_Tph2 = all_TmH[:, : num_heads + num_kv_heads].view(num_tokens, -1, head_dim // 2, 2)
         self.complex_qk_Tph = torch.view_as_complex(self.qk_Tph2) if dtype is torch.float32 else None

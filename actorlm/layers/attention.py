@@ -10,10 +10,12 @@ from torch import Tensor
 
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.paged_attention import AttentionPlan, TilePlan, paged_attention
+from actorlm.kernels.rms_norm import rms_norm_heads
 from actorlm.kernels.rope_and_store import Heads, rope_and_store
 from actorlm.layers.activations import Activations
 from actorlm.layers.arena import Arena
 from actorlm.layers.linear import ColumnParallel, Features, RowParallel
+from actorlm.layers.rms_norm import RMSNorm
 from actorlm.layers.weight import Weight
 from actorlm.partition import kv_share, share
 
@@ -29,22 +31,53 @@ class LayerInputs:
     plan: AttentionPlan | TilePlan
 
 
+class QueryKeyNorms:
+    """RMSNorm of each query and of each key: one weight for all heads of queries, one for those of keys."""
+
+    def __init__(self, head_dim: int, eps: float, arena: Arena) -> None:
+        self._eps = eps
+        self.query = RMSNorm("query_norm", head_dim, eps, arena)
+        self.key = RMSNorm("key_norm", head_dim, eps, arena)
+
+    def parameters(self) -> Iterator[Weight]:
+        """Both weights, which every tensor rank has whole."""
+        yield from self.query.parameters()
+        yield from self.key.parameters()
+
+    def normalise(self, heads: Heads) -> None:
+        """Changes queries and keys in place."""
+        rms_norm_heads(heads.q_TnH, self.query.weight_E, self._eps, heads.native)
+        rms_norm_heads(heads.k_TkH, self.key.weight_E, self._eps, heads.native)
+
+
 class Attention:
-    """`bias` is for all four matrices."""
+    """`norms`, if there are some, come before rotation."""
 
     def __init__(
-        self, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool, arena: Arena
+        self,
+        hidden_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        qkv_bias: bool,
+        output_bias: bool,
+        norms: QueryKeyNorms | None = None,
+        arena: Arena,
     ) -> None:
         size, rank = arena.group.size, arena.group.rank
         heads, kv_heads = share(num_heads, size, rank), kv_share(num_kv_heads, size, rank)
         self._shape = len(heads), len(kv_heads), head_dim, arena.dtype, arena.native
         query, key = _features(num_heads, heads, head_dim), _features(num_kv_heads, kv_heads, head_dim)
-        self.qkv = ColumnParallel({"query": query, "key": key, "value": key}, hidden_size, bias=bias, arena=arena)
-        self.output = RowParallel("output", query, hidden_size, bias=bias, arena=arena)
+        self.qkv = ColumnParallel({"query": query, "key": key, "value": key}, hidden_size, bias=qkv_bias, arena=arena)
+        self.norms = norms
+        self.output = RowParallel("output", query, hidden_size, bias=output_bias, arena=arena)
 
     def parameters(self) -> Iterator[Weight]:
-        """Those of query, key, value and output."""
+        """Those of query, key, value, their norms and output."""
         yield from self.qkv.parameters()
+        if self.norms is not None:
+            yield from self.norms.parameters()
         yield from self.output.parameters()
 
     def heads(self, num_tokens: int) -> Heads:
@@ -55,6 +88,8 @@ class Attention:
         """Adds attention(x) to `total`, in place; the cache gains keys and values of the step's tokens."""
         heads = work.heads
         self.qkv.write_to(heads.flat_TX, x_TE)
+        if self.norms is not None:
+            self.norms.normalise(heads)
         rope_and_store(heads, inputs.rotation_T1h, cache, inputs.places_T2k)
         attended_TX = paged_attention(heads.q_TnH, cache, inputs.plan, work.attended_TX)
         self.output.add_to(total_TE, attended_TX, work.part_TE)

@@ -5,7 +5,12 @@ from typing import Any
 
 from actorlm.errors import ModelError
 
-MODELS = {"LlamaForCausalLM": "actorlm.models.llama"}
+MODELS = {
+    "LlamaForCausalLM": "actorlm.models.llama",
+    "MistralForCausalLM": "actorlm.models.llama",
+    "Qwen2ForCausalLM": "actorlm.models.qwen2",
+    "Qwen3ForCausalLM": "actorlm.models.qwen3",
+}
 
 
 def builder(architecture: str) -> Any:

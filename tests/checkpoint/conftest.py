@@ -60,8 +60,8 @@ def llama_gguf(tmp_path):
         }
         for key, value in keys.items():
             if key not in without:
-                writer.add_uint32(f"llama.{key}", value)
-        writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+                writer.add_uint32(f"{architecture}.{key}", value)
+        writer.add_float32(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5)
         writer.add_array("tokenizer.ggml.tokens", ["<s>", "</s>", "<|eot|>", "a"])
         writer.add_uint32("tokenizer.ggml.bos_token_id", 0)
         writer.add_uint32("tokenizer.ggml.eos_token_id", 1)

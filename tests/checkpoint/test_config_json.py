@@ -1,10 +1,11 @@
 """config.json in its two dialects, and a named refusal of everything that is not implemented."""
 
+import inspect
 import json
 
 import pytest
 
-from actorlm.checkpoint.config_json import describe_directory
+from actorlm.checkpoint.config_json import ARCHITECTURES, describe_directory
 from actorlm.checkpoint.description import RopeScaling, SamplingDefaults
 from actorlm.errors import ModelError
 
@@ -134,6 +135,37 @@ def test_no_config_with_and_without_a_gguf_beside(tmp_path):
     (tmp_path / "model.gguf").touch()
     with pytest.raises(ModelError, match=r"name the file: .*model\.gguf"):
         describe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "expected"),
+    [
+        ("MistralForCausalLM", {}, 4096),
+        ("MistralForCausalLM", {"sliding_window": 64}, 64),
+        ("Qwen2ForCausalLM", {"sliding_window": 64, "use_sliding_window": False}, None),
+        ("Qwen2ForCausalLM", {"sliding_window": 64, "use_sliding_window": True}, 64),
+        ("Qwen3ForCausalLM", {"use_sliding_window": True}, 4096),
+        ("LlamaForCausalLM", {"sliding_window": 64}, None),
+    ],
+)
+def test_sliding_windows(llama_directory, architecture, changes, expected):
+    assert describe(llama_directory(architectures=[architecture], **changes)).sliding_window == expected
+
+
+def test_a_window_of_null_is_none(llama_directory):
+    directory = llama_directory(architectures=["MistralForCausalLM"])
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sliding_window": None}))
+    assert describe(directory).sliding_window is None
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_keys_that_are_missing_mean_what_transformers_means(architecture):
+    import transformers
+
+    theirs = getattr(transformers, architecture.replace("ForCausalLM", "Config"))
+    for key, value in ARCHITECTURES[architecture].items():
+        assert inspect.signature(theirs).parameters[key].default == value
 
 
 def test_weights_only_if_wanted(llama_directory):

@@ -37,6 +37,15 @@ def test_a_longer_length_is_refused_with_both_numbers(llama_directory):
         describe(resolved, max_model_len=129)
 
 
+def test_a_window_that_some_request_would_reach_beyond(llama_directory):
+    directory = llama_directory(architectures=["MistralForCausalLM"], sliding_window=64)
+    resolved = ResolvedModel(str(directory), "safetensors", "tiny")
+    for length in (None, 65):
+        with pytest.raises(ModelError, match=r"sliding_window is 64, .* --max-model-len 64,"):
+            describe(resolved, max_model_len=length)
+    assert describe(resolved, max_model_len=64).max_model_len == 64
+
+
 @pytest.mark.parametrize("changes", [{"eos_token_id": 64}, {"eos_token_id": [2, -1]}, {"bos_token_id": 99}])
 def test_special_tokens_outside_of_the_vocabulary(llama_directory, changes):
     with pytest.raises(ModelError, match=r"special token (64|-1|99) is not among its 64 ids"):

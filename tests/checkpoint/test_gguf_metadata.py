@@ -94,12 +94,36 @@ def test_factors_of_one_scale_by_one(llama_gguf):
         ("attention.value_length", 16),
         ("rope.dimension_count", 4),
         ("expert_count", 8),
-        ("attention.sliding_window", 4096),
     ],
 )
 def test_numbers_that_change_the_arithmetic(llama_gguf, key, value):
     with pytest.raises(ModelError, match=rf"llama\.{key} is {value}, which is not supported"):
         describe_gguf(llama_gguf(lambda writer: writer.add_uint32(f"llama.{key}", value)), "m")
+
+
+def test_a_sliding_window(llama_gguf):
+    path = llama_gguf(lambda writer: writer.add_uint32("llama.attention.sliding_window", 4096))
+    assert describe_gguf(path, "m").sliding_window == 4096
+    assert describe_gguf(llama_gguf(), "m").sliding_window is None
+
+
+@pytest.mark.parametrize(("architecture", "name"), [("qwen2", "Qwen2ForCausalLM"), ("qwen3", "Qwen3ForCausalLM")])
+def test_other_families(llama_gguf, architecture, name):
+    model = describe_gguf(llama_gguf(architecture=architecture), "m")
+    assert (model.architecture, model.num_heads, model.head_dim) == (name, 4, 8)
+
+
+def test_a_refusal_names_the_architecture_of_the_key(llama_gguf):
+    def change(writer):
+        writer.add_string("qwen2.rope.scaling.type", "yarn")
+
+    with pytest.raises(ModelError, match=r"qwen2\.rope\.scaling\.type is yarn"):
+        describe_gguf(llama_gguf(change, architecture="qwen2"), "m")
+
+
+def test_biases_of_qwen2_are_those_of_query_key_and_value(llama_gguf):
+    tensors = {f"blk.0.attn_{name}.bias": (32,) for name in ("q", "k", "v")}
+    assert describe_gguf(llama_gguf(tensors=tensors, architecture="qwen2"), "m").attention_bias
 
 
 def test_other_rope_scaling(llama_gguf):
@@ -108,7 +132,7 @@ def test_other_rope_scaling(llama_gguf):
 
 
 def test_another_architecture(llama_gguf):
-    with pytest.raises(ModelError, match="architecture mamba, which is not supported; supported: llama"):
+    with pytest.raises(ModelError, match="architecture mamba, which is not supported; supported: llama, qwen2, qwen3"):
         describe_gguf(llama_gguf(architecture="mamba"), "m")
 
 

@@ -6,7 +6,7 @@ from driving import VARIANTS, make_tiny
 
 @pytest.fixture(scope="session", params=VARIANTS)
 def tiny(request, tmp_path_factory):
-    """A tiny random Llama: transformers' model, and the description of the same one on disk."""
+    """A tiny random model: transformers', and the description of the same one on disk."""
     return make_tiny(request.param, tmp_path_factory.mktemp(request.param))
 
 

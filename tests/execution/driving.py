@@ -1,4 +1,4 @@
-"""Drives a Runner with hand-made steps, as a scheduler would; and makes tiny random Llama models on disk."""
+"""Drives a Runner with hand-made steps, as a scheduler would; and makes tiny random models on disk."""
 
 import random
 from collections.abc import Sequence
@@ -18,22 +18,30 @@ VOCAB = 300
 KERNELS = "torch"
 """Those of `make_runner`, unless a test says otherwise."""
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "grouped-tied": {"tie_word_embeddings": True},
-    "untied": {"num_key_value_heads": 8, "tie_word_embeddings": False},
-    "biases": {"attention_bias": True, "mlp_bias": True, "head_dim": 16, "tie_word_embeddings": False},
-    "llama3-rope": {
-        "num_key_value_heads": 1,
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "rope_theta": 100.0,
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 32,
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "grouped-tied": ("llama", {"num_key_value_heads": 2}),
+    "untied": ("llama", {"num_key_value_heads": 8, "tie_word_embeddings": False}),
+    "biases": ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16, "tie_word_embeddings": False}),
+    "llama3-rope": (
+        "llama",
+        {
+            "num_key_value_heads": 1,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 100.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
         },
-    },
+    ),
+    "mistral": ("mistral", {}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+    "qwen3-biases": ("qwen3", {"num_key_value_heads": 1, "attention_bias": True, "tie_word_embeddings": False}),
 }
+"""What tiny models are made of: a family, and what differs from its own in `tiny_models`."""
 
 
 class Driver:
@@ -113,28 +121,12 @@ class Driver:
 
 
 def make_tiny(variant, directory):
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from tiny_models import FAMILIES
 
     from actorlm.checkpoint.config_json import describe_directory
 
-    sizes = {
-        "vocab_size": VOCAB,
-        "hidden_size": 64,
-        "intermediate_size": 112,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "eos_token_id": 0,
-    }
-    torch.set_num_threads(1)
-    torch.manual_seed(7)
-    model = LlamaForCausalLM(LlamaConfig(**{**sizes, **VARIANTS[variant]})).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if "norm" in name else 0.0, 0.15)
-    model.save_pretrained(directory)
+    family, changes = VARIANTS[variant]
+    model = FAMILIES[family](directory, num_hidden_layers=3, **changes)
     description = describe_directory(directory, variant, weights=True)
     return model, msgspec.structs.replace(description, num_parameters=0)
 

@@ -5,7 +5,7 @@ import torch
 from native_levels import on_all_levels
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from actorlm.kernels.rms_norm import rms_norm
+from actorlm.kernels.rms_norm import rms_norm, rms_norm_heads
 
 EPS = 1e-5
 
@@ -41,3 +41,17 @@ def test_the_native_kernel_and_its_bits_in_any_batch(native, size):
     torch.testing.assert_close(out, rms_norm(x, weight, EPS), atol=1e-6, rtol=2e-6)
     for row in range(40):
         assert torch.equal(rms_norm(x[row : row + 1], weight, EPS, native)[0], out[row])
+
+
+@on_all_levels
+@pytest.mark.parametrize("size", [8, 45, 128])
+def test_some_heads_of_wider_rows_are_normalised_in_place(native, size):
+    torch.manual_seed(2)
+    rows, weight = torch.randn(20, 5, size), torch.randn(size)
+    expected = rms_norm(rows.view(-1, size), weight, EPS, native).view(rows.shape)
+    out = rows.clone()
+    rms_norm_heads(out[:, 1:4], weight, EPS, native)
+    assert torch.equal(out[:, 1:4], expected[:, 1:4])
+    assert torch.equal(out[:, ::4], rows[:, ::4])
+    rms_norm_heads(rows[:, 1:4], weight, EPS)
+    torch.testing.assert_close(rows, out, atol=1e-6, rtol=2e-6)

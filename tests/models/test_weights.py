@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_llama import DESCRIPTION
+from test_families import DESCRIPTION
 
 from actorlm.errors import ModelError
 from actorlm.layers.arena import Arena

@@ -11,13 +11,15 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text_tokenizers import SPECIALS, sentencepiece_vocabulary
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from actorlm.checkpoint.describe import BYTES
 from actorlm.errors import BadRequest, ModelError
 from actorlm.text.byte_alphabet import CHARACTERS, token_bytes
 from actorlm.text.chat_template import load_chat_template
+from actorlm.text.gguf_tokenizer import QWEN2
 from actorlm.text.tokenizer import NFC_SHRINKS, Tokenizer, byte_backend, load_tokenizer
 
 GOLDEN = json.loads((Path(__file__).parent / "smollm2_prompts.json").read_text())
@@ -212,3 +214,39 @@ def test_the_bytes_of_each_token(byte_tokenizer, spm_tokenizer):
     assert found == {"<0xE6>": b"\xe6", "▁hello": b" hello", "日": "日".encode(), "</s>": b""}
     assert spm_tokenizer.bytes_of(spm_tokenizer.vocab_size, skip_special_tokens=False) == b""
     assert spm_tokenizer.bytes_of(2, skip_special_tokens=False) == b"</s>"
+
+
+def qwen_backend(bpe):
+    """As in tokenizer.json of Qwen2 and Qwen3."""
+    vocab, merges = bpe
+    backend = Backend(models.BPE(vocab=vocab, merges=merges))
+    backend.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(QWEN2), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.ByteLevel(add_prefix_space=False, use_regex=False, trim_offsets=False)
+    return backend
+
+
+def mistral_backend(_bpe):
+    """As in tokenizer.json of Mistral 7B: SentencePiece's BPE without a pre-tokenizer, the start of a text marked."""
+    tokens, _, _ = sentencepiece_vocabulary()
+    vocab = {token: i for i, token in enumerate(tokens)}
+    merges = [("l", "l"), ("h", "e"), ("▁", "he"), ("ll", "o"), ("▁he", "llo")]
+    backend = Backend(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    backend.decoder = decoders.Sequence(steps)
+    backend.add_special_tokens(SPECIALS)
+    backend.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    return backend
+
+
+@pytest.mark.parametrize("make", [qwen_backend, mistral_backend])
+def test_directories_of_other_families(tmp_path, bpe, make):
+    tokenizer = load_tokenizer(directory_with(tmp_path, make(bpe)))
+    for text in ("hello hello", "héllo wörld 12 日本 👩", "a   1234\n\nb"):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert b"".join(tokenizer.bytes_of(i, skip_special_tokens=True) for i in ids).decode().strip() == text

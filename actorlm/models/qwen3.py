@@ -1,0 +1,57 @@
+"""The Qwen3 family: as Llama, with RMSNorm of each query and key before they are rotated."""
+
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.layers.arena import Arena
+from actorlm.layers.attention import Attention, QueryKeyNorms
+from actorlm.layers.decoder_layer import DecoderLayer
+from actorlm.layers.mlp import GatedMLP
+from actorlm.models.decoder import Decoder, Names
+from actorlm.partition import Stage
+
+NAMES = Names(
+    top={
+        "embedding": {"safetensors": "model.embed_tokens", "gguf": "token_embd"},
+        "norm": {"safetensors": "model.norm", "gguf": "output_norm"},
+        "head": {"safetensors": "lm_head", "gguf": "output"},
+    },
+    layer={"safetensors": "model.layers.{}.", "gguf": "blk.{}."},
+    in_layer={
+        "attention_norm": {"safetensors": "input_layernorm", "gguf": "attn_norm"},
+        "query": {"safetensors": "self_attn.q_proj", "gguf": "attn_q"},
+        "key": {"safetensors": "self_attn.k_proj", "gguf": "attn_k"},
+        "value": {"safetensors": "self_attn.v_proj", "gguf": "attn_v"},
+        "query_norm": {"safetensors": "self_attn.q_norm", "gguf": "attn_q_norm"},
+        "key_norm": {"safetensors": "self_attn.k_norm", "gguf": "attn_k_norm"},
+        "output": {"safetensors": "self_attn.o_proj", "gguf": "attn_output"},
+        "mlp_norm": {"safetensors": "post_attention_layernorm", "gguf": "ffn_norm"},
+        "gate": {"safetensors": "mlp.gate_proj", "gguf": "ffn_gate"},
+        "up": {"safetensors": "mlp.up_proj", "gguf": "ffn_up"},
+        "down": {"safetensors": "mlp.down_proj", "gguf": "ffn_down"},
+    },
+    in_halves={
+        "safetensors": ("query", "key", "query_norm", "key_norm"),
+        "gguf": ("query", "key", "query_norm", "key_norm"),
+    },
+)
+
+
+def build(model: ModelDescription, arena: Arena, stage: Stage) -> Decoder:
+    """A stage of a model of the family."""
+    return Decoder(model, arena, stage, [_layer(model, arena) for _ in stage.layers], NAMES)
+
+
+def _layer(model: ModelDescription, arena: Arena) -> DecoderLayer:
+    size = model.hidden_size
+    norms = QueryKeyNorms(model.head_dim, model.rms_norm_eps, arena)
+    attention = Attention(
+        size,
+        model.num_heads,
+        model.num_kv_heads,
+        model.head_dim,
+        qkv_bias=model.attention_bias,
+        output_bias=model.attention_bias,
+        norms=norms,
+        arena=arena,
+    )
+    mlp = GatedMLP(size, model.intermediate_size, bias=False, arena=arena)
+    return DecoderLayer(size, model.rms_norm_eps, attention, mlp, arena)
