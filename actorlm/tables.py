@@ -21,13 +21,16 @@ def _table(*columns: str) -> Table:
 
 
 def print_plan(topology: Topology, config: Config, model: ModelDescription, kernels: str) -> None:
-    """The planned processes, their sockets, and the memory of weights and KV caches."""
+    """The planned processes with their ranks in every group, their sockets, and the memory of weights and KV caches."""
     console = Console(markup=False, emoji=False)  # names and paths may have brackets and colons
-    table = _table("process", "role", "replica", "rank", "device", "binds", "connects", "weights + KV, MiB")
-    table.add_row("supervisor", "supervisor", "", "", "", "supervisor", "", "")
+    table = _table("process", "role", "dp", "pp", "tp", "rank", "device", "weights + KV, MiB")
+    table.add_row("supervisor", "supervisor")
+    sockets = _table("process", "binds", "connects")
+    sockets.add_row("supervisor", "supervisor", "")
     for process in topology.processes:
         table.add_row(*_planned_row(process))
-    console.print(table)
+        sockets.add_row(process.name, ", ".join(process.binds), ", ".join(process.connects))
+    console.print(table, sockets)
     console.print(
         f"model    {model.name}: {model.architecture}, {model.num_parameters:,} parameters, {model.path or 'built in'}"
     )
@@ -40,15 +43,14 @@ def print_plan(topology: Topology, config: Config, model: ModelDescription, kern
 
 
 def _planned_row(process: PlannedProcess) -> tuple[str, ...]:
-    in_replica = process.role in ("engine", "worker")
+    place = process.place
+    ranks = ("", "", "") if place is None else (place.pipeline_rank, place.tensor_rank, place.rank)
     return (
         process.name,
         process.role,
-        str(process.index) if in_replica else "",
-        "" if process.place is None else str(process.place.rank),
+        str(process.index) if process.role in ("engine", "worker") else "",
+        *map(str, ranks),
         process.device or "",
-        "\n".join(process.binds),
-        "\n".join(process.connects),
         f"{process.memory_bytes >> 20:,}" if process.memory_bytes else "",
     )
 

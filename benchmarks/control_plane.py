@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import secrets
 import statistics
 import tempfile
 import time
@@ -35,8 +34,9 @@ from actorlm.config import SchedulerConfig
 from actorlm.execution.null import NullRunner
 from actorlm.execution.worker import Worker
 from actorlm.executors.base import Executor
-from actorlm.executors.broadcast import BroadcastExecutor
 from actorlm.executors.inline import InlineExecutor
+from actorlm.executors.ranks import Ranks
+from actorlm.executors.sockets import follow, lead, subscriber
 from actorlm.messages.actor import Control, Stop
 from actorlm.messages.balancer import ReplicaAnnounced
 from actorlm.messages.catalog import INBOXES, protocol
@@ -45,7 +45,6 @@ from actorlm.messages.engine import Generate
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import RunStep
 from actorlm.metrics import Metrics
-from actorlm.runtime.broadcast import Publisher, Subscriber
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.pulse import Pulse
@@ -53,6 +52,7 @@ from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.sampling import SamplingParams
 from actorlm.scheduling.core import Core
 from actorlm.scheduling.scheduler import Scheduler
+from actorlm.topology import REPLICA_SOCKETS, ReplicaSockets
 from actorlm.wire import int32
 
 PROMPT, WARM_UP, EPOCH = 32, 10, 1
@@ -150,6 +150,11 @@ class Process:
         """Where a server of this name is."""
         return f"ipc://{self.directory}/{name}"
 
+    @property
+    def sockets(self) -> ReplicaSockets:
+        """Those between the engine and its worker."""
+        return ReplicaSockets("engine-0", *(self.address(f"engine-0-{name}") for name in REPLICA_SOCKETS))
+
     def link(self, peer: str, inbox: Any = None, socket_name: str = "") -> Any:
         """A link to a server."""
         address = self.address(socket_name or peer)
@@ -206,10 +211,8 @@ def worker(directory: str, running: int, step_ms: float) -> None:
             process.mailbox,
             rank=0,
             build=lambda: build(running, step_ms),
-            engine=process.link("engine-0", Control, "engine-0-workers"),
-            subscribe=lambda link: Subscriber(
-                process.address("engine-0-steps"), epoch=EPOCH, topic=link.welcome.topic, inbox=INBOXES["worker"]
-            ),
+            engine=follow(process.network, process.sockets, process.identity, process.mailbox),
+            subscribe=lambda link: subscriber(process.sockets, link, EPOCH),
             membership=process.membership(Control),
         )
         await actor.run()
@@ -220,21 +223,12 @@ def worker(directory: str, running: int, step_ms: float) -> None:
 
 def executor_of(kind: str, process: Process, running: int, step_ms: float) -> Executor:
     """The executor, on this process's thread or before the worker's process."""
+    names = ["engine-0" if kind == "inline" else "worker-0-0"]
+    ranks = Ranks(names, step_timeout_s=300.0, tick_s=Pulse(10.0).beat_s)
     if kind == "inline":
-        return InlineExecutor(lambda: build(running, step_ms))
-    topic = secrets.token_bytes(16)
-    publisher = Publisher[Any](process.address("engine-0-steps"), epoch=EPOCH, topic=topic, inbox=INBOXES["worker"])
-    results: Mailbox[Any] = Mailbox("engine-0-results", 65_536, Overflow.PAUSE)
-    process.network.serve(
-        process.address("engine-0-workers"),
-        identity=process.identity,
-        mailbox=results,
-        inbox=INBOXES["executor"],
-        admits=("worker",),
-        one_way={"results": process.address("engine-0-results")},
-        topic=topic,
-    )
-    return BroadcastExecutor(results, publisher, name="engine-0", workers=["worker-0-0"], epoch=EPOCH)
+        return InlineExecutor(lambda: build(running, step_ms), ranks)
+    executor, _ = lead(process.network, process.sockets, process.identity, ranks, EPOCH)
+    return executor
 
 
 async def engine(

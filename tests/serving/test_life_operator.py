@@ -25,7 +25,7 @@ ACTORS = {
 def command(*arguments, home):
     """Runs a command in a wide terminal; returns its status and what it said. Nothing of it is a traceback."""
     done = subprocess.run(
-        [ACTORLM, *map(str, arguments)], env=os.environ | home | {"COLUMNS": "220"}, stdin=subprocess.DEVNULL,
+        [ACTORLM, *map(str, arguments)], env=os.environ | {"COLUMNS": "220"} | home, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=20 * PATIENCE, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
@@ -50,7 +50,7 @@ def ps(home):
 def test_plan_shows_what_up_starts_and_starts_nothing(start, home):
     status, table = command("plan", *MANY, home=home)
     assert status == 0, table
-    planned = {name: cells[0] for name, cells in rows(table).items() if name != "process"}
+    planned = {name: cells[0] for name, cells in rows(table[: table.index("binds")]).items() if name != "process"}
     assert ACTORS.items() <= planned.items()
     assert "supervisor" in planned
     for fact in ("262,144 tokens", "executor broadcast", "127.0.0.1:8000", "ipc://", "null"):
@@ -60,11 +60,21 @@ def test_plan_shows_what_up_starts_and_starts_nothing(start, home):
     assert set(tree.processes().values()) == {f"actorlm {name}" for name in ("supervisor", *ACTORS)}
 
 
+def test_plan_shows_the_ranks_of_each_worker_in_every_group(home):
+    status, table = command("plan", *NULL, "--dp", 2, "--pp", 2, "--tp", 2, home=home | {"COLUMNS": "80"})
+    assert status == 0, table
+    workers = {name: cells for name, cells in rows(table[: table.index("binds")]).items() if cells[0] == "worker"}
+    assert workers == {
+        f"worker-{dp}-{2 * pp + tp}": ["worker", *map(str, (dp, pp, tp, 2 * pp + tp)), "none"]
+        for dp in (0, 1) for pp in (0, 1) for tp in (0, 1)
+    }  # fmt: skip
+
+
 def test_plan_of_a_real_model_estimates_its_memory(tiny_llama, home):
     status, table = command("plan", tiny_llama, "--kv-cache-tokens", 4096, home=home)
     assert status == 0, table
     assert "4,096 tokens" in table
-    assert re.search(r"engine-0 +engine +0 +0 +cpu", table)
+    assert re.search(r"engine-0 +engine +0 +0 +0 +0 +cpu", table)
     assert re.search(r"memory +\d+ MiB", table)
 
 
