@@ -86,19 +86,33 @@ class Client:
         """The name of the model that is served."""
         return self._connected.model
 
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **fields: Any) -> "Stream":
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        session: str = "",
+        replica: int | None = None,
+        **fields: Any,
+    ) -> "Stream":
         """Continues a prompt: a text, token ids, or a list of either, whose choices then follow each other.
 
         `fields` are those of `/v1/completions`, and go before what `params` says. Nothing is sent before the stream is
-        read.
+        read. `session` and `replica` choose the replica as the headers X-Session-ID and X-data-parallel-rank do.
         """
-        return self._stream(Complete, {"prompt": prompt}, params, fields)
+        return self._stream(Complete, {"prompt": prompt}, params, fields, session, replica)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, **fields: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        session: str = "",
+        replica: int | None = None,
+        **fields: Any,
     ) -> "Stream":
         """Answers a conversation; `messages` and `fields` are those of `/v1/chat/completions`. See `generate`."""
-        return self._stream(Chat, {"messages": messages}, params, fields)
+        return self._stream(Chat, {"messages": messages}, params, fields, session, replica)
 
     def _stream(
         self,
@@ -106,11 +120,14 @@ class Client:
         about: Mapping[str, Any],
         params: SamplingParams | None,
         fields: Mapping[str, Any],
+        session: str,
+        replica: int | None,
     ) -> "Stream":
         actor = self._connected
+        _check_placement(session, replica)
         chosen = _as_fields(params) if params is not None else {}
         body = _encode({"model": actor.model, **chosen, **fields, **about})
-        return Stream(actor, lambda number: kind(number, body))
+        return Stream(actor, lambda number: kind(number, body, session, replica))
 
     @property
     def _connected(self) -> ClientActor:
@@ -214,6 +231,15 @@ def _as_fields(params: SamplingParams) -> dict[str, Any]:
         name: value for name, value in msgspec.structs.asdict(checked(params, "params")).items() if value is not None
     }
     return {"max_tokens": ALL_THE_ROOM} | values
+
+
+def _check_placement(session: object, replica: object) -> None:
+    """The server checks values; what a message cannot even carry is refused here. Raises BadRequest."""
+    if not isinstance(session, str) or not session.isascii():
+        raise BadRequest(f"session is {session!r}; it must be 1 to 128 visible ASCII characters", param="session")
+    is_number = isinstance(replica, int) and not isinstance(replica, bool) and 0 <= replica < 2**31
+    if replica is not None and not is_number:
+        raise BadRequest(f"replica is {replica!r}; it must be a replica's number, from 0 on", param="replica")
 
 
 def _encode(fields: Mapping[str, Any]) -> bytes:

@@ -125,6 +125,23 @@ class SchedulerConfig(_Section, frozen=True):
     ] = True
 
 
+class BalancingConfig(_Section, frozen=True):
+    """Balancing."""
+
+    prefix_affinity: Annotated[
+        bool, option("send requests to replicas that hold the beginnings of their prompts; needs prefix caching")
+    ] = True
+    max_imbalance: Annotated[
+        int,
+        option(
+            "expected work above the least loaded replica's up to which another one is chosen for a session or for what"
+            " it holds of a prompt; a generated token counts as 4",
+            unit="tokens",
+            ge=0,
+        ),
+    ] = 8192
+
+
 class HttpConfig(_Section, frozen=True):
     """HTTP."""
 
@@ -163,6 +180,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     parallel: ParallelConfig = ParallelConfig()
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    balancing: BalancingConfig = BalancingConfig()
     http: HttpConfig = HttpConfig()
     supervision: SupervisionConfig = SupervisionConfig()
 

@@ -109,7 +109,16 @@ def _build_balancer(child: _Child) -> Built:
         inbox=from_peers(child.spec.process.role),
         admits=(Role.FRONTEND, Role.ENGINE),
     )
-    return Balancer(child.name, child.mailbox, server, child.membership()), _nothing
+    config = child.spec.config
+    balancer = Balancer(
+        child.name,
+        child.mailbox,
+        server,
+        child.membership(),
+        max_imbalance=config.balancing.max_imbalance,
+        prefix_affinity=config.balancing.prefix_affinity and config.cache.prefix_caching,
+    )
+    return balancer, _nothing
 
 
 def _build_detokenizer(child: _Child) -> Built:
@@ -153,7 +162,8 @@ def _build_frontend(child: _Child) -> Built:
         membership=child.membership(),
     )
     tokenizer, template = load_tokenizer(spec.model), load_chat_template(spec.model)
-    backend = ServingBackend(frontend, spec.model, tokenizer, template, spec.config.http.max_choices)
+    max_choices, replicas = spec.config.http.max_choices, spec.config.parallel.data
+    backend = ServingBackend(frontend, spec.model, tokenizer, template, max_choices, replicas)
     server = HttpServer(create_app(backend, spec.config.http), socket.socket(fileno=spec.listener))
     endpoint = child.network.serve(
         spec.topology.address(child.name),

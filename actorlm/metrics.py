@@ -35,6 +35,13 @@ METRICS: dict[str, Metric] = {
     "num_preemptions": Metric("counter", "Requests preempted to free KV blocks.", ("engine",)),
     "engine_steps": Metric("counter", "Steps computed.", ("engine",)),
     "iteration_tokens": Metric("counter", "Tokens computed, prompt and generated.", ("engine",)),
+    "engine_requests_started": Metric("counter", "Requests that the balancer has sent to a replica.", ("engine",)),
+    "engine_expected_work": Metric(
+        "gauge", "What a replica has left to do, as the balancer sees it, in tokens; a generated one is 4.", ("engine",)
+    ),
+    "prefix_affinity_tokens": Metric(
+        "counter", "Prompt tokens that replicas were believed to hold when requests were sent there.", ("engine",)
+    ),
     "prompt_tokens": Metric("counter", "Prompt tokens of finished requests."),
     "generation_tokens": Metric("counter", "Tokens generated."),
     "request_success": Metric("counter", "Choices ended, by reason; abort and error included.", ("finished_reason",)),

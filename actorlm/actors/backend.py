@@ -13,7 +13,7 @@ import structlog
 
 from actorlm.actors.frontend import Frontend
 from actorlm.actors.generation import Generation
-from actorlm.api.ports import Limits, Rendering, Submission
+from actorlm.api.ports import ANYWHERE, Limits, Placement, Rendering, Submission
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import BadRequest, ContextLengthExceeded
 from actorlm.messages.actor import TreeState
@@ -39,11 +39,13 @@ class ServingBackend:
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
         max_choices: int,
+        replicas: int = 1,
     ) -> None:
         self._frontend = frontend
         self._tokenizer = tokenizer
         self._template = template
         self._max_choices = max_choices
+        self._replicas = replicas
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="text")
         self.model = model
         self.served_name = model.name
@@ -60,11 +62,11 @@ class ServingBackend:
         longest, capacity = self.model.max_model_len, self._frontend.kv_capacity_tokens
         if capacity:  # the last token is never computed: a sequence may be one token longer than the cache
             longest = min(longest, capacity + 1)
-        return Limits(context=longest, max_choices=self._max_choices)
+        return Limits(context=longest, max_choices=self._max_choices, replicas=self._replicas)
 
-    def submit(self, submissions: Sequence[Submission], trace_id: str) -> Generation:
+    def submit(self, submissions: Sequence[Submission], trace_id: str, placement: Placement = ANYWHERE) -> Generation:
         """See `api.ports.Backend`."""
-        return self._frontend.submit(submissions, trace_id)
+        return self._frontend.submit(submissions, trace_id, placement)
 
     async def encode(
         self, texts: Sequence[str], *, add_special_tokens: bool, last: int | None = None

@@ -4,6 +4,7 @@ Owns: who works on what, until it ends. Receives requests and aborts from fronte
 Must not know: tokens that are generated; they go from engine to detokenizer to frontend.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import assert_never
@@ -12,7 +13,7 @@ from actorlm.actors.membership import Membership
 from actorlm.actors.roster import Roster
 from actorlm.errors import ActorlmError, Overloaded, ProtocolError, Unavailable
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
-from actorlm.messages.balancer import Inbox, LoadReported, ReplicaAnnounced, RequestRefused
+from actorlm.messages.balancer import Inbox, LoadReported, ReplicaAnnounced, RequestRefused, RequestsEnded
 from actorlm.messages.engine import Abort, Generate
 from actorlm.messages.frontend import FleetChanged, RequestsInterrupted
 from actorlm.messages.supervisor import PeerStuck
@@ -22,7 +23,9 @@ from actorlm.runtime.errors import PeerFull, PeerUnknown
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Server
-from actorlm.scheduling.balance import Balance
+from actorlm.scheduling.affinity import block_names
+from actorlm.scheduling.balance import Balance, Choice, Wish
+from actorlm.scheduling.load import Load, near
 from actorlm.topology import Role
 from actorlm.wire import Message, int64, read_int64
 
@@ -33,13 +36,24 @@ ITEM_SIZE = 4
 class Balancer(Actor[Inbox | LinkEvent]):
     """The shell around `scheduling.balance.Balance`."""
 
-    def __init__(self, name: str, mailbox: Mailbox[Inbox | LinkEvent], server: Server, membership: Membership) -> None:
+    def __init__(
+        self,
+        name: str,
+        mailbox: Mailbox[Inbox | LinkEvent],
+        server: Server,
+        membership: Membership,
+        *,
+        max_imbalance: int,
+        prefix_affinity: bool,
+    ) -> None:
         super().__init__(name, mailbox)
         self._server = server
         self._membership = membership
-        self._balance = Balance()
+        self._prefix_affinity = prefix_affinity
+        self._balance = Balance(max_imbalance)
         self._roster = Roster()
         self._replicas: dict[int, ReplicaAnnounced] = {}
+        self._seen: set[int] = set()
         self.spawn(membership.beat(self))
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
@@ -49,6 +63,9 @@ class Balancer(Actor[Inbox | LinkEvent]):
                 self._route(sender, message)
             case Abort():
                 self._abort(read_int64(message.requests))
+            case RequestsEnded():
+                _check_sender(sender, f"engine-{message.replica}", message)
+                self._balance.ended(read_int64(message.requests))
             case LoadReported():
                 self._note_load(sender, message)
             case RequestRefused():
@@ -60,6 +77,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
             case PeerLost():
                 self._lose(message)
             case CollectMetrics():
+                self._count_work()
                 self._membership.report(message.token, self)
             case Stop():
                 self.stop()
@@ -73,25 +91,41 @@ class Balancer(Actor[Inbox | LinkEvent]):
 
     def _route(self, sender: str, message: Generate) -> None:
         _check_sender(sender, frontend_of(message.request), message)
-        expected = len(message.prompt_ids) // ITEM_SIZE + message.sampling.max_tokens
+        wish, now = self._wish(message), time.monotonic()
         try:
-            replica = self._balance.choose(message.request, expected)
-        except Unavailable as error:
+            choice = self._balance.choose(wish, now)
+            self._send(choice.replica, message)
+        except (Overloaded, Unavailable) as error:
             self._answer(sender, _refusal(message, error))
             return
+        self._balance.place(wish, choice, now)
+        self._count_start(choice)
+
+    def _wish(self, message: Generate) -> Wish:
+        """What counts of a request. One that wants log-probabilities of its prompt has no use for cached blocks."""
+        sampling, generated = message.sampling, len(message.generated_ids) // ITEM_SIZE
+        may_share = self._prefix_affinity and sampling.prompt_logprobs is None
+        return Wish(
+            message.request,
+            prefill=len(message.prompt_ids) // ITEM_SIZE + generated,
+            decode=near(sampling.max_tokens - generated),
+            blocks=block_names(message.prompt_ids, message.cache_salt) if may_share else (),
+            session=message.session,
+            replica=message.replica,
+        )
+
+    def _send(self, replica: int, message: Generate) -> None:
         try:
             self._server.send(f"engine-{replica}", message)
         except PeerFull:
-            self._refuse(_refusal(message, Overloaded(f"replica {replica} does not keep up; try again later")))
+            raise Overloaded(f"replica {replica} does not keep up; try again later") from None
         except PeerUnknown:
-            self._refuse(_refusal(message, Unavailable(f"replica {replica} is restarting; try again later")))
+            raise Unavailable(f"replica {replica} is restarting; try again later") from None
 
     def _note_load(self, sender: str, message: LoadReported) -> None:
         _check_sender(sender, f"engine-{message.replica}", message)
-        self._balance.ended(read_int64(message.ended))
-        self._balance.reported(
-            message.replica, running=message.running, waiting=message.waiting, kv_used_tokens=message.kv_used_tokens
-        )
+        load = Load(message.waiting_tokens, message.prefill_tokens, message.decode_tokens, message.kv_used_tokens)
+        self._balance.reported(message.replica, message.received, load)
 
     def _abort(self, requests: Iterable[int]) -> None:
         """An engine hears only of its own; one that does not take the message is about to be lost with all of them."""
@@ -99,6 +133,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
         for request in requests:
             replica = self._balance.owner(request)
             if replica is not None:
+                self._balance.aborted(request)
                 by_replica[replica].append(request)
         for replica, owned in by_replica.items():
             self._answer(f"engine-{replica}", Abort(int64(owned)))
@@ -151,6 +186,17 @@ class Balancer(Actor[Inbox | LinkEvent]):
     def _tell_frontends(self) -> None:
         for name in self._roster.of_role(Role.FRONTEND):
             self._answer(name, self._fleet())
+
+    def _count_start(self, choice: Choice) -> None:
+        labels = (str(choice.replica),)
+        self._membership.metrics.add("engine_requests_started", 1, labels)
+        self._membership.metrics.add("prefix_affinity_tokens", choice.held, labels)
+
+    def _count_work(self) -> None:
+        self._seen |= self._replicas.keys()
+        work = self._balance.expected_work
+        for replica in self._seen:
+            self._membership.metrics.set("engine_expected_work", work.get(replica, 0), (str(replica),))
 
     def _answer(self, peer: str, message: Message) -> None:
         """Sends to a peer that may be gone: its loss is announced by the supervisor, and ends what it owned."""

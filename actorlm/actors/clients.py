@@ -130,7 +130,7 @@ class Clients:
         number, trace_id = message.request, f"{client.name}-{message.request}"
         try:
             begin = self._direct.complete if isinstance(message, Complete) else self._direct.chat
-            begun = await begin(message.body, trace_id)
+            begun = await begin(message.body, trace_id, message.session, message.replica)
             await _relay(begun, number, client.outbox)
         except ActorlmError as error:
             if isinstance(error, Interrupted):  # the operator is told too of what was accepted and is lost

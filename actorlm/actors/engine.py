@@ -18,7 +18,7 @@ from actorlm.errors import ActorlmError, BadRequest, ExecutorFailed
 from actorlm.executors.base import Executor
 from actorlm.logprobs import Scores, pack
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
-from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRefused
+from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRefused, RequestsEnded
 from actorlm.messages.detokenizer import TokensSampled
 from actorlm.messages.engine import Abort, Generate, Inbox
 from actorlm.messages.executor import StepDone
@@ -33,6 +33,9 @@ from actorlm.scheduling.request import Request
 from actorlm.scheduling.scheduler import Sampled, Scheduler
 from actorlm.topology import Role
 from actorlm.wire import Message, int32, int64, read_int64
+
+LOAD_STEPS = 16
+"""Steps from one report of the load to the next."""
 
 
 class EngineCore(Actor[Inbox | LinkEvent]):
@@ -66,6 +69,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._wake = asyncio.Event()
         self._in_flight: deque[tuple[Step, Future[StepDone]]] = deque()
         self._ended: list[int] = []
+        self._received = 0
+        self._steps_reported = 0
         executor.on_failure(self._end_with)
         self.spawn(membership.beat(self, executor.tick))
         self.spawn(self._serve())
@@ -120,7 +125,9 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._start_steps()
         for gain in gains:
             self._deliver(*gain)
-        self._report_load()
+        self._report_ended()
+        if not self._in_flight or self._core.steps - self._steps_reported >= LOAD_STEPS:
+            self._report_load()
 
     def _start_steps(self) -> None:
         """Gives the workers as many steps as may be in flight."""
@@ -135,6 +142,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._wake.set()
 
     def _admit(self, message: Generate) -> None:
+        self._received += 1
         try:
             if message.detokenizer not in self._detokenizers:
                 raise BadRequest(f"detokenizer {message.detokenizer} is none of the {len(self._detokenizers)}")
@@ -174,6 +182,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             self._membership.linked()
         elif peer == self._balancer.peer:
             self._abort(self._scheduler.request_ids)  # what the balancer has said of them since may be lost
+            self._received = 0
         for index, link in self._detokenizers.items():
             if link.is_up and index not in self._pushers:
                 self._pushers[index] = link.pusher("tokens")
@@ -189,14 +198,14 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         if message.role == Role.BALANCER:
             self._abort(self._scheduler.request_ids)
 
+    def _report_ended(self) -> None:
+        if self._ended:
+            ended, self._ended = self._ended, []
+            self._tell_balancer(RequestsEnded(self._replica, int64(ended)))
+
     def _report_load(self) -> None:
-        if not self._ended:
-            return
-        ended, self._ended = self._ended, []
-        scheduler = self._scheduler
-        self._tell_balancer(
-            LoadReported(self._replica, scheduler.running, scheduler.waiting, scheduler.kv_used_tokens, int64(ended))
-        )
+        self._steps_reported = self._core.steps
+        self._tell_balancer(LoadReported(self._replica, self._received, *self._scheduler.load))
 
     def _tell_balancer(self, message: Message) -> None:
         """A balancer that is gone took its requests along; the next one hears the announcement."""

@@ -16,7 +16,7 @@ import structlog
 from actorlm.actors.clients import Clients
 from actorlm.actors.generation import MAX_UNREAD_BYTES, NOWHERE, UNREAD_S, Choice, Generation
 from actorlm.actors.membership import Membership
-from actorlm.api.ports import FINISH_REASONS, ID_BYTES, Delta, Submission
+from actorlm.api.ports import ANYWHERE, FINISH_REASONS, ID_BYTES, Delta, Placement, Submission
 from actorlm.errors import ActorlmError, Interrupted, Overloaded, Unavailable, from_wire
 from actorlm.logprobs import unpack
 from actorlm.messages.actor import CollectMetrics, Drain, MetricsCollected, PeerLost, Stop, TreeChanged, TreeState
@@ -147,7 +147,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         """What every replica's KV cache can hold; 0 while no replica takes requests."""
         return self._fleet.kv_capacity_tokens
 
-    def submit(self, submissions: Sequence[Submission], trace_id: str) -> Generation:
+    def submit(self, submissions: Sequence[Submission], trace_id: str, placement: Placement = ANYWHERE) -> Generation:
         """Accepts all of these choices or none. Raises Unavailable or Overloaded."""
         if self.state not in (TreeState.READY, TreeState.DEGRADED):
             raise Unavailable(f"the server is {self.state}; try again later")
@@ -155,7 +155,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
             raise Overloaded(f"{len(self._open)} choices are open and at most {MAX_OPEN} may be; try again later")
         generation, now = Generation(self._abort), time.monotonic()
         choices = [
-            Choice(next(self._ids), index, submission, NOWHERE, now, generation, trace_id)
+            Choice(next(self._ids), index, submission, NOWHERE, now, generation, trace_id, placement)
             for index, submission in enumerate(submissions)
         ]
         generation.begin(choices)
@@ -218,6 +218,8 @@ class Frontend(Actor[Inbox | LinkEvent]):
             priority=choice.submission.priority,
             cache_salt=choice.submission.cache_salt,
             trace_id=choice.trace_id,
+            session=choice.placement.session,
+            replica=choice.placement.replica,
         )
         error = _undelivered(self._balancer, generate)
         if error is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from actorlm.api.ports import Delta, FinishReason, Submission
+from actorlm.api.ports import Delta, FinishReason, Placement, Submission
 from actorlm.errors import ActorlmError
 from actorlm.logprobs import Scores, joined
 
@@ -29,6 +29,7 @@ class Choice:
     created_at: float
     generation: "Generation"
     trace_id: str
+    placement: Placement
     attempt: int = 0
     delivered: int = 0
     last_token_at: float | None = None

@@ -15,7 +15,8 @@ from actorlm.api.documented import GeneratingOperation, answers
 from actorlm.api.fields import COMPLETION, without_effect
 from actorlm.api.logprobs import CompletionFormat, vocabulary
 from actorlm.api.lower_completions import Prompts, is_text, max_tokens, prompt_logprobs, prompt_tokens_kept, prompts
-from actorlm.api.ports import Backend, Delta, Generation, Submission
+from actorlm.api.placement import placement_of
+from actorlm.api.ports import Backend, Delta, Generation, Placement, Submission
 from actorlm.api.schema_completions import Completion, CompletionRequest
 from actorlm.api.status import accepting
 from actorlm.api.stream import Answer, Tally
@@ -38,7 +39,8 @@ def completion_route(backend: Backend, draw_seed: lower.DrawSeed) -> HTTPRouteHa
         summary="Continue texts",
     )
     async def create_completion(data: JSONBody[CompletionRequest], request: Request[Any, Any, Any]) -> Answer:
-        return await answer(data, backend, draw_seed, request.scope["state"]["request_id"])
+        placement = placement_of(request.scope, backend.limits)
+        return await answer(data, backend, draw_seed, request.scope["state"]["request_id"], placement)
 
     return create_completion
 
@@ -85,7 +87,13 @@ def _of_prompt(delta: Delta) -> Delta:
     return Delta(delta.choice, "", 0, "length" if delta.finish else None, delta.cached_tokens, scores=scores)
 
 
-async def answer(request: CompletionRequest, backend: Backend, draw_seed: lower.DrawSeed, request_id: str) -> Answer:
+async def answer(
+    request: CompletionRequest,
+    backend: Backend,
+    draw_seed: lower.DrawSeed,
+    request_id: str,
+    placement: Placement,
+) -> Answer:
     """Checks a request and begins to answer it. Raises ActorlmError."""
     lower.check_model(request.model, backend.served_name)
     found = prompts(request.prompt)
@@ -99,7 +107,7 @@ async def answer(request: CompletionRequest, backend: Backend, draw_seed: lower.
     identity = Identity(f"cmpl-{uuid4().hex}", int(time.time()), backend.served_name)
     shown = [one for one in ids for _ in range(n)] if request.return_token_ids else None
     wire = CompletionWire(identity, count, usage.last, echoes, _format(request, ids, n, backend), shown)
-    generation: Generation = backend.submit(choices, request_id) if choices else NothingToGenerate(count)
+    generation: Generation = backend.submit(choices, request_id, placement) if choices else NothingToGenerate(count)
     if choices and request.max_tokens == 0:
         generation = PromptAlone(generation)
     return Answer(generation, wire, Tally([len(one) for one in ids], n), stream=stream, usage=usage)

@@ -11,7 +11,8 @@ from actorlm.api.app import draw_seed
 from actorlm.api.body import decode
 from actorlm.api.errors import as_actorlm_error, describe
 from actorlm.api.lower import DrawSeed
-from actorlm.api.ports import Backend, Begun
+from actorlm.api.placement import check_placement
+from actorlm.api.ports import Backend, Begun, Placement
 from actorlm.api.schema import GenerationRequest
 from actorlm.api.schema_chat import ChatCompletionRequest
 from actorlm.api.schema_completions import CompletionRequest
@@ -30,22 +31,29 @@ class DirectRequests:
         self._backend = backend
         self._draw_seed = draw_seed
 
-    async def complete(self, body: bytes, trace_id: str) -> Begun:
+    async def complete(self, body: bytes, trace_id: str, session: str = "", replica: int | None = None) -> Begun:
         """See `api.ports.Direct`."""
-        return await self._begin(body, CompletionRequest, completions.answer, trace_id)
+        return await self._begin(body, CompletionRequest, completions.answer, trace_id, session, replica)
 
-    async def chat(self, body: bytes, trace_id: str) -> Begun:
+    async def chat(self, body: bytes, trace_id: str, session: str = "", replica: int | None = None) -> Begun:
         """See `api.ports.Direct`."""
-        return await self._begin(body, ChatCompletionRequest, chat.answer, trace_id)
+        return await self._begin(body, ChatCompletionRequest, chat.answer, trace_id, session, replica)
 
     async def _begin(
-        self, body: bytes, kind: type[R], answer: Callable[[R, Backend, DrawSeed, str], Awaitable[Begun]], trace_id: str
+        self,
+        body: bytes,
+        kind: type[R],
+        answer: Callable[[R, Backend, DrawSeed, str, Placement], Awaitable[Begun]],
+        trace_id: str,
+        session: str,
+        replica: int | None,
     ) -> Begun:
         try:
             check_state(self._backend, ACCEPTING)
+            placement = check_placement(session, replica, self._backend.limits)
             request: R = decode(body, kind)
             _check_fields(request)
-            return await answer(request, self._backend, self._draw_seed, trace_id)
+            return await answer(request, self._backend, self._draw_seed, trace_id, placement)
         except Exception as error:
             ours = as_actorlm_error(error)
             described = describe(ours).error

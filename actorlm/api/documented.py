@@ -7,6 +7,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
+from actorlm.api.placement import PARAMETERS
 from actorlm.api.schema import ErrorResponse
 
 _EVENTS = Schema(
@@ -42,10 +43,11 @@ def answers(kind: type[Any]) -> dict[int, ResponseSpec]:
 
 @dataclass
 class GeneratingOperation(Operation):
-    """An operation whose answer is JSON, or a stream of events if the request asks for one."""
+    """An operation whose answer is JSON, or a stream of events if the request asks for one, by a chosen replica."""
 
     def __post_init__(self) -> None:
-        """Adds the stream to what Litestar found."""
+        """Adds the stream and the headers to what Litestar found."""
+        self.parameters = [*(self.parameters or []), *PARAMETERS]
         answer = (self.responses or {}).get("200")
         if isinstance(answer, OpenAPIResponse) and answer.content is not None:
             answer.content["text/event-stream"] = OpenAPIMediaType(schema=_EVENTS)

@@ -40,6 +40,16 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str = ""
 
 
+class Placement(msgspec.Struct, frozen=True):
+    """Where a request wants to run: where its `session` was, if it has one, or at the replica of this number."""
+
+    session: str = ""
+    replica: int | None = None
+
+
+ANYWHERE = Placement()
+
+
 class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     """How a conversation becomes a prompt.
 
@@ -106,10 +116,14 @@ class Generation(Protocol):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one request may ask for. `context` is the most tokens of prompt and output that a replica can hold."""
+    """What one request may ask for. `context` is the most tokens of prompt and output that a replica can hold.
+
+    `replicas` is how many replicas the tree has when all are well.
+    """
 
     context: int
     max_choices: int
+    replicas: int = 1
 
 
 class Backend(Protocol):
@@ -135,7 +149,7 @@ class Backend(Protocol):
     def limits(self) -> Limits:
         """Of requests that begin now; what the replicas can hold may change."""
 
-    def submit(self, submissions: Sequence[Submission], trace_id: str) -> Generation:
+    def submit(self, submissions: Sequence[Submission], trace_id: str, placement: Placement = ANYWHERE) -> Generation:
         """Begins to generate. Raises Unavailable or Overloaded; so may the first `__anext__`."""
 
     async def encode(
@@ -193,8 +207,8 @@ class Begun(Protocol):
 class Direct(Protocol):
     """The generating routes for callers that bring no HTTP. Each raises the error that the route would answer."""
 
-    async def complete(self, body: bytes, trace_id: str) -> Begun:
+    async def complete(self, body: bytes, trace_id: str, session: str = "", replica: int | None = None) -> Begun:
         """What `POST /v1/completions` does with this body."""
 
-    async def chat(self, body: bytes, trace_id: str) -> Begun:
+    async def chat(self, body: bytes, trace_id: str, session: str = "", replica: int | None = None) -> Begun:
         """What `POST /v1/chat/completions` does with this body."""

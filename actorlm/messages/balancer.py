@@ -8,6 +8,8 @@ from actorlm.messages.actor import Control
 from actorlm.messages.engine import Abort, Generate
 from actorlm.wire import Int64, Message, Natural, RequestId
 
+Count = Annotated[int, Meta(ge=0)]
+
 
 class ReplicaAnnounced(Message):
     """An EngineCore is ready. Sent after every handshake, so that a new balancer learns of it too."""
@@ -17,14 +19,27 @@ class ReplicaAnnounced(Message):
     max_num_seqs: Annotated[int, Meta(ge=1)]
 
 
-class LoadReported(Message):
-    """A replica's load after a step in which it changed, and the requests that left it."""
+class RequestsEnded(Message):
+    """These requests have left the replica: finished or aborted."""
 
     replica: Natural
-    running: Natural
-    waiting: Natural
-    kv_used_tokens: Annotated[int, Meta(ge=0)]
-    ended: Int64
+    requests: Int64
+
+
+class LoadReported(Message):
+    """What a replica has left to do, in tokens. Sent every few steps, and when nothing is left.
+
+    It is about the first `received` requests that the replica was sent in this session; later ones are not in it.
+    `waiting_tokens` are those to prefill of requests that wait, `prefill_tokens` of those that run; `decode_tokens` are
+    those to generate of both, as far as they count (`scheduling.load.HORIZON`).
+    """
+
+    replica: Natural
+    received: Count
+    waiting_tokens: Count
+    prefill_tokens: Count
+    decode_tokens: Count
+    kv_used_tokens: Count
 
 
 class RequestRefused(Message):
@@ -38,4 +53,4 @@ class RequestRefused(Message):
     param: str | None = None
 
 
-Inbox = Generate | Abort | ReplicaAnnounced | LoadReported | RequestRefused | Control
+Inbox = Generate | Abort | ReplicaAnnounced | RequestsEnded | LoadReported | RequestRefused | Control

@@ -14,7 +14,8 @@ class Generate(Message):
     the `generated_ids` of those before it, which count as output (length, penalties, seed position) and are never
     delivered again. `detokenizer` is the index of the one that holds the text. `deadline_ms` is Unix time.
     A lower `priority` goes first, where priorities count; it lies within MAX_PRIORITY of 0. Only requests of the same
-    `cache_salt` share prefixes. `adapter` is reserved.
+    `cache_salt` share prefixes. `adapter` is reserved. `session` and `replica` are for the balancer, which chooses this
+    replica if one is set, else the one where the session was, if it has one and that is not overloaded.
     """
 
     request: RequestId
@@ -29,6 +30,8 @@ class Generate(Message):
     cache_salt: str = ""
     adapter: str | None = None
     trace_id: str = ""
+    session: str = ""
+    replica: Natural | None = None
 
 
 class Abort(Message):

@@ -61,11 +61,13 @@ class Complete(Message):
     """A client asks for the continuation of a prompt: `body` is a JSON object as `/v1/completions` takes it.
 
     `request` is a number that the client has not used in this session. Answered by TextGenerated, again and again, and
-    then by RequestCompleted or RequestFailed.
+    then by RequestCompleted or RequestFailed. `session` and `replica` are as in Generate.
     """
 
     request: RequestId
     body: bytes
+    session: str = ""
+    replica: int | None = None
 
 
 class Chat(Message):
@@ -73,6 +75,8 @@ class Chat(Message):
 
     request: RequestId
     body: bytes
+    session: str = ""
+    replica: int | None = None
 
 
 class Withdraw(Message):

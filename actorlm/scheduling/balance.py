@@ -1,49 +1,76 @@
-"""The choice of a replica for each request: the one with the least work left for its size.
+"""The choice of a replica for each request, by expected work and by what replicas hold of its prompt.
 
-Owns: which requests each replica has, and how many tokens each was expected to cost. A replica's work is the sum over
-those that have not ended; equal ones are chosen by fewest requests, then by who was chosen longest ago. Must not know:
-how requests and aborts travel.
+Owns: which requests each replica has, the account of its work, the memories of prompts and sessions. docs/balancing.md
+tells the policy. Must not know: how requests and aborts travel.
 """
 
-from collections.abc import Iterable, KeysView
+from collections import deque
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from actorlm.config import BLOCK_SIZE
 from actorlm.errors import Unavailable
+from actorlm.scheduling.affinity import PrefixMemory, Sessions
+from actorlm.scheduling.load import Load
+from actorlm.scheduling.workload import Sent, Workload
+
+MAX_PASSES = 8
+"""No replica is passed over for more than so many choices for each replica that there is, however much it has to do."""
 
 
-@dataclass(slots=True)
+class Wish(NamedTuple):
+    """What is known of a request when its replica is chosen: tokens to prefill and to generate, names of its blocks."""
+
+    request: int
+    prefill: int
+    decode: int
+    blocks: Sequence[int] = ()
+    session: str = ""
+    replica: int | None = None
+
+
+class Choice(NamedTuple):
+    """A replica, and how many tokens of the prompt it is believed to hold."""
+
+    replica: int
+    held: int
+
+
+@dataclass(slots=True, eq=False)
 class _Replica:
-    """A replica's size and work in tokens. Strangers are requests that it reported and that were not placed here."""
+    """One life of a replica. `turn` is the last one in which it was chosen."""
 
-    capacity: int
+    number: int
+    workload: Workload
+    memory: PrefixMemory
     turn: int
-    requests: set[int] = field(default_factory=set)
-    tokens: int = 0
-    strangers: int = 0
-    stranger_tokens: int = 0
 
-    @property
-    def load(self) -> tuple[float, int, int]:
-        """Smallest is best."""
-        work = (self.tokens + self.stranger_tokens) / self.capacity
-        return work, len(self.requests) + self.strangers, self.turn
+    def held(self, wish: Wish) -> int:
+        """Tokens of the prompt that need no prefill; one is always computed."""
+        return min(self.memory.held(wish.blocks) * BLOCK_SIZE, wish.prefill - 1)
 
 
 @dataclass(slots=True)
 class _Placed:
-    """Where a request is, the tokens expected of it, and how many of its attempts have not ended."""
+    """Where a request is, and its attempts that have not ended, the oldest first."""
 
-    replica: int
-    tokens: int = 0
-    attempts: int = 0
+    replica: _Replica
+    attempts: deque[Sent] = field(default_factory=deque)
 
 
 class Balance:
-    """Who works on what, until it ends."""
+    """Who works on what, until it ends.
 
-    def __init__(self) -> None:
+    For a session's sake, or for what it holds of a prompt, a replica is chosen only if its expected work exceeds the
+    least by no more than `max_imbalance` tokens.
+    """
+
+    def __init__(self, max_imbalance: int) -> None:
+        self._max_imbalance = max_imbalance
         self._replicas: dict[int, _Replica] = {}
         self._placed: dict[int, _Placed] = {}
+        self._sessions = Sessions()
         self._turns = 0
 
     @property
@@ -51,43 +78,58 @@ class Balance:
         """All requests that have been placed and have not ended."""
         return self._placed.keys()
 
+    @property
+    def expected_work(self) -> dict[int, int]:
+        """Of each replica, in tokens of a prefill."""
+        return {number: replica.workload.expected for number, replica in self._replicas.items()}
+
     def join(self, replica: int, capacity: int) -> None:
         """A replica takes requests from now on; `capacity` is its KV cache in tokens. It may be told again."""
-        if replica in self._replicas:
-            self._replicas[replica].capacity = capacity
-        else:
-            self._replicas[replica] = _Replica(capacity, self._next_turn())
+        if replica not in self._replicas:
+            memory = PrefixMemory(capacity // BLOCK_SIZE)
+            self._replicas[replica] = _Replica(replica, Workload(capacity), memory, self._next_turn())
 
     def leave(self, replica: int) -> list[int]:
-        """A replica is gone; returns the requests that were lost with it, in the order in which they were placed."""
-        if self._replicas.pop(replica, None) is None:
+        """A replica is gone, and all that is known of it; returns its requests, in the order in which they came."""
+        left = self._replicas.pop(replica, None)
+        if left is None:
             return []
-        lost = [request for request, placed in self._placed.items() if placed.replica == replica]
+        self._sessions.forget(replica)
+        lost = [request for request, placed in self._placed.items() if placed.replica is left]
         for request in lost:
             del self._placed[request]
         return lost
 
-    def choose(self, request: int, tokens: int) -> int:
-        """The replica that is to work on a request from which `tokens` are expected. Raises Unavailable without one.
+    def choose(self, wish: Wish, now: float) -> Choice:
+        """The replica that is to work on a request. Nothing changes before `place`. Raises Unavailable without one.
 
-        The next attempt of a request that has not ended goes where the last one is, behind the abort of that one; it
-        has ended when both have.
+        The next attempt of a request that has not ended goes where the last one is, behind the abort of that one.
         """
-        placed = self._placed.get(request)
-        if placed is None:
-            placed = self._placed[request] = _Placed(self._least_loaded())
-        placed.tokens += tokens
-        placed.attempts += 1
-        replica = self._replicas[placed.replica]
-        replica.requests.add(request)
-        replica.tokens += tokens
+        placed = self._placed.get(wish.request)
+        held = {number: replica.held(wish) for number, replica in self._replicas.items()}
+        number = self._find(wish, held, now) if placed is None else placed.replica.number
+        return Choice(number, held[number])
+
+    def place(self, wish: Wish, choice: Choice, now: float) -> None:
+        """The request has been sent to the replica that was chosen."""
+        replica = self._replicas[choice.replica]
+        placed = self._placed.setdefault(wish.request, _Placed(replica))
+        placed.attempts.append(replica.workload.send(wish.prefill - choice.held, wish.decode, now))
+        replica.memory.remember(wish.blocks)
         replica.turn = self._next_turn()
-        return placed.replica
+        if wish.session:
+            self._sessions.remember(wish.session, replica.number)
 
     def owner(self, request: int) -> int | None:
         """The replica that works on a request, or None if it has ended or never was."""
         placed = self._placed.get(request)
-        return None if placed is None else placed.replica
+        return None if placed is None else placed.replica.number
+
+    def aborted(self, request: int) -> None:
+        """The replica is told to end this request, which is its own until it has."""
+        placed = self._placed[request]
+        for sent in placed.attempts:
+            placed.replica.workload.spare(sent)
 
     def ended(self, requests: Iterable[int]) -> None:
         """An attempt of each of these has left its replica: finished, aborted or refused. Unknown ones are ignored."""
@@ -95,41 +137,67 @@ class Balance:
             placed = self._placed.get(request)
             if placed is None:
                 continue
-            placed.attempts -= 1
-            if placed.attempts == 0:
-                self._forget(request, placed)
+            placed.replica.workload.end(placed.attempts.popleft())
+            if not placed.attempts:
+                del self._placed[request]
 
-    def reported(self, replica: int, *, running: int, waiting: int, kv_used_tokens: int) -> None:
-        """What a replica says of its load. It counts for requests that were not placed here: a balancer may be new.
-
-        Tell `ended` of the same report first. Each stranger is expected to cost what a running request holds now.
-        """
-        known = self._replicas.get(replica)
-        if known is None:
-            return
-        known.strangers = max(0, running + waiting - len(known.requests))
-        known.stranger_tokens = known.strangers * max(1, kv_used_tokens // max(1, running))
+    def reported(self, replica: int, received: int, load: Load) -> None:
+        """What a replica says of its load, and how many requests it had received. Unknown ones are ignored."""
+        if replica in self._replicas:
+            self._replicas[replica].workload.report(received, load)
 
     def check(self) -> None:
-        """Proves the accounts of work. Raises AssertionError."""
-        for number, replica in self._replicas.items():
-            own = {request: placed for request, placed in self._placed.items() if placed.replica == number}
-            assert replica.requests == own.keys(), f"replica {number}: {replica.requests}, placed {own.keys()}"
-            assert replica.tokens == sum(placed.tokens for placed in own.values()), f"replica {number}: {replica}"
+        """Proves the accounts. Raises AssertionError."""
+        for replica in self._replicas.values():
+            replica.workload.check()
         for request, placed in self._placed.items():
-            assert placed.replica in self._replicas, f"request {request} is at replica {placed.replica}, which is gone"
-            assert placed.attempts > 0, f"request {request} has ended and is kept"
+            number = placed.replica.number
+            assert self._replicas.get(number) is placed.replica, f"request {request} is at replica {number}, gone"
+            assert placed.attempts, f"request {request} has ended and is kept"
 
-    def _least_loaded(self) -> int:
+    def _find(self, wish: Wish, held: Mapping[int, int], now: float) -> int:
+        """The replica for a new request, of which replicas hold so many tokens."""
+        if wish.replica is not None:
+            return self._asked_for(wish.replica)
         if not self._replicas:
             raise Unavailable("no replica takes requests now; try again when one has started")
-        return min(self._replicas, key=lambda replica: self._replicas[replica].load)
+        within = self._within_bound()
+        before = self._sessions.place(wish.session) if wish.session else None
+        if before in within:
+            return before
+        alike = min(held.values()) == max(held.values())
+        return self._fairest(within, now) if alike else self._nearest(within, held, now)
 
-    def _forget(self, request: int, placed: _Placed) -> None:
-        del self._placed[request]
-        replica = self._replicas[placed.replica]
-        replica.requests.remove(request)
-        replica.tokens -= placed.tokens
+    def _asked_for(self, number: int) -> int:
+        if number not in self._replicas:
+            raise Unavailable(f"replica {number} takes no requests now; try again when it has started, or ask for none")
+        return number
+
+    def _within_bound(self) -> dict[int, _Replica]:
+        work = self.expected_work
+        most = min(work.values()) + self._max_imbalance
+        return {number: replica for number, replica in self._replicas.items() if work[number] <= most}
+
+    def _nearest(self, replicas: Mapping[int, _Replica], held: Mapping[int, int], now: float) -> int:
+        """A token that a replica holds is a token of work less."""
+
+        def rank(number: int) -> tuple[int, int, int]:
+            replica = replicas[number]
+            return replica.workload.expected - held[number], replica.workload.lingering(now), replica.turn
+
+        return min(replicas, key=rank)
+
+    def _fairest(self, replicas: Mapping[int, _Replica], now: float) -> int:
+        """The least work, and of equal ones the one that was chosen longest ago; but none is passed over for ever."""
+        forgotten = min(self._replicas.values(), key=lambda replica: replica.turn)
+        if self._turns - forgotten.turn >= MAX_PASSES * len(self._replicas):
+            return forgotten.number
+
+        def rank(number: int) -> tuple[int, int]:
+            workload = replicas[number].workload
+            return workload.expected + workload.lingering(now), replicas[number].turn
+
+        return min(replicas, key=rank)
 
     def _next_turn(self) -> int:
         self._turns += 1

@@ -18,6 +18,7 @@ from actorlm.messages.frontend import Finish
 from actorlm.scheduling.admission import check_admissible
 from actorlm.scheduling.blocks import BlockPool, blocks_for
 from actorlm.scheduling.line import Line
+from actorlm.scheduling.load import Load, measure
 from actorlm.scheduling.plan import StepPlan
 from actorlm.scheduling.policy import Shares, may_enter, rank
 from actorlm.scheduling.prefix import PrefixCache
@@ -110,6 +111,11 @@ class Scheduler:
     def kv_used_tokens(self) -> int:
         """Tokens that the blocks in use hold; cached blocks that nobody uses do not count."""
         return self._pool.num_used * BLOCK_SIZE
+
+    @property
+    def load(self) -> Load:
+        """What is left to do. Takes a fraction of a microsecond for each request."""
+        return measure(self._running, self._waiting, self.kv_used_tokens)
 
     @property
     def prefix_queries(self) -> int:

@@ -97,7 +97,11 @@ class MemoryTree:
         return actor
 
     def _balancer(self, name, mailbox, network, link, membership):
-        return Balancer(name, mailbox, self._serve(network, mailbox, name, ("frontend", "engine")), membership)
+        server, balancing = self._serve(network, mailbox, name, ("frontend", "engine")), self.config.balancing
+        return Balancer(
+            name, mailbox, server, membership,
+            max_imbalance=balancing.max_imbalance, prefix_affinity=balancing.prefix_affinity,
+        )  # fmt: skip
 
     def _detokenizer(self, name, mailbox, network, link, membership):
         one_way = {"tokens": f"memory://{name}-tokens"}

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from actorlm.actors.generation import NOWHERE, Choice
+from actorlm.api.ports import ANYWHERE
 from actorlm.errors import BadRequest
 from actorlm.logprobs import Scores, joined
 
@@ -107,7 +108,7 @@ def test_a_later_attempt_repeats_nothing_of_the_prompt():
             scores.prompt.append(1, [token], [0.0])
         return scores
 
-    choice = Choice(1, 0, None, NOWHERE, 0.0, None, "")
+    choice = Choice(1, 0, None, NOWHERE, 0.0, None, "", ANYWHERE)
     taken = [choice.take_scores(prompt(*tokens)) for tokens in ([1, 2, 3], [1, 2], [1, 2, 3, 4, 5])]
     assert [[entry.token for entry in scores.prompt] for scores in taken] == [[1, 2, 3], [], [4, 5]]
     assert taken[2].start == 4

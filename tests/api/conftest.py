@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from actorlm.api.app import create_app
-from actorlm.api.ports import Delta, Limits, Rendering, Submission
+from actorlm.api.ports import ANYWHERE, Delta, Limits, Placement, Rendering, Submission
 from actorlm.api.server import HttpServer
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import HttpConfig
@@ -92,15 +92,19 @@ class FakeBackend:
         self.conversations: list[Sequence[dict[str, Any]]] = []
         self.renderings: list[Rendering] = []
         self.trace_ids: list[str] = []
+        self.placements: list[Placement] = []
 
     @property
     def submissions(self) -> list[Submission]:
         return [one for generation in self.generations for one in generation.submissions]
 
-    def submit(self, submissions: Sequence[Submission], trace_id: str) -> FakeGeneration:
+    def submit(
+        self, submissions: Sequence[Submission], trace_id: str, placement: Placement = ANYWHERE
+    ) -> FakeGeneration:
         if self.refusal is not None:
             raise self.refusal
         self.trace_ids.append(trace_id)
+        self.placements.append(placement)
         self.generations.append(FakeGeneration(self, submissions))
         return self.generations[-1]
 

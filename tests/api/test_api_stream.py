@@ -133,8 +133,8 @@ async def test_b15_a_generation_that_stops_too_early_is_an_error(client, backend
     backend.words = lambda _: ["a"] * 9
     original = backend.submit
 
-    def submit(submissions, trace_id):
-        generation = original(submissions, trace_id)
+    def submit(*arguments):
+        generation = original(*arguments)
         generation.finished = {0}
         return generation
 

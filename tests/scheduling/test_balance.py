@@ -1,151 +1,325 @@
+"""The choice of a replica: by work, by what replicas hold, by session, by number; and never out of bounds."""
+
+import random
 from collections import Counter
+from itertools import count
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from actorlm.config import BLOCK_SIZE
 from actorlm.errors import Unavailable
-from actorlm.scheduling.balance import Balance
+from actorlm.scheduling.balance import MAX_PASSES, Balance, Wish
+from actorlm.scheduling.load import DECODE_COST, HORIZON, Load, work
+
+CAPACITY = 100_000
+BOUND = 1000
 
 
-def fleet(*capacities: int) -> Balance:
-    balance = Balance()
-    for replica, capacity in enumerate(capacities):
-        balance.join(replica, capacity)
-    return balance
+class Fleet(Balance):
+    """Replicas that can be asked in one line; time stands still unless a test moves it."""
+
+    def __init__(self, replicas, max_imbalance=BOUND):
+        super().__init__(max_imbalance)
+        self.now = 0.0
+        self.numbers = count(1000)
+        for replica in range(replicas):
+            self.join(replica, CAPACITY)
+
+    def ask(self, prefill=100, decode=0, request=None, **wish):
+        wish = Wish(next(self.numbers) if request is None else request, prefill, decode, **wish)
+        choice = self.choose(wish, self.now)
+        self.place(wish, choice, self.now)
+        self.check()
+        return choice.replica
 
 
-def test_a_burst_of_equal_requests_is_dealt_equally():
-    balance = fleet(1000, 1000, 1000, 1000)
-    chosen = [balance.choose(request, 100) for request in range(64)]
+@pytest.fixture
+def fleet():
+    fleets = []
+
+    def make(*args, **kwargs):
+        fleets.append(Fleet(*args, **kwargs))
+        return fleets[-1]
+
+    yield make
+    for one in fleets:
+        one.check()
+
+
+def blocks(*names):
+    """The names of a prompt's blocks, and as many tokens and one more."""
+    return {"blocks": names, "prefill": len(names) * BLOCK_SIZE + 1}
+
+
+def test_a33_a_burst_of_equal_requests_is_dealt_equally(fleet):
+    balance = fleet(4)
+    chosen = [balance.ask(request=request) for request in range(64)]
     assert Counter(chosen) == {0: 16, 1: 16, 2: 16, 3: 16}
     assert chosen[:4] == [0, 1, 2, 3]
-    balance.check()
 
 
-def test_a_long_request_weighs_more():
-    balance = fleet(1000, 1000)
-    assert [balance.choose(1, 500), balance.choose(2, 100), balance.choose(3, 100), balance.choose(4, 100)] == [
-        0,
-        1,
-        1,
-        1,
-    ]
+@pytest.mark.parametrize(("names", "took"), [((), (0, 3, 9, 99)), ((1,), (3, 9, 30, 99)), (range(12), (5, 9, 30, 99))])
+def test_a33_a_burst_is_dealt_equally_however_quick_each_replica_is(fleet, names, took):
+    """A request comes each millisecond, and each replica needs so many for one. The quick ones do not get more."""
+    balance, started, ends = fleet(4), Counter(), {}
+    for request in range(64):
+        balance.now += 0.001
+        replica = balance.ask(len(names) * BLOCK_SIZE + 4, 16, request, blocks=names)
+        started[replica] += 1
+        ends[request] = balance.now + took[replica] / 1000
+        for ended in [request for request, end in ends.items() if end <= balance.now]:
+            del ends[ended]
+            number = balance.owner(ended)
+            balance.ended([ended])
+            if number not in map(balance.owner, ends):
+                balance.reported(number, started[number], Load())
+    assert all(14 <= started[number] <= 18 for number in range(4)), started
 
 
-def test_a_large_replica_takes_more():
-    balance = fleet(1000, 3000)
-    assert Counter(balance.choose(request, 10) for request in range(40)) == {0: 10, 1: 30}
+def test_a33_a_replica_with_a_long_job_gets_fewer_and_never_none(fleet):
+    for job, least in (({"prefill": 10, "decode": HORIZON}, 4), ({"prefill": 4096, "decode": 0}, 1)):
+        balance = fleet(4, max_imbalance=8192)
+        balance.ask(**job)
+        started = Counter(balance.ask(20, 10) for _ in range(64))
+        assert least <= started[0] < 14
+        assert all(started[number] > 16 for number in (1, 2, 3))
 
 
-def test_equal_work_goes_to_fewest_requests():
-    balance = fleet(1000, 1000)
-    assert [balance.choose(1, 50), balance.choose(2, 60), balance.choose(3, 50)] == [0, 1, 0]
-    balance.ended([2])
-    assert [balance.choose(4, 100), balance.choose(5, 10)] == [1, 1]
+def test_a_long_request_weighs_more(fleet):
+    balance = fleet(2)
+    assert [balance.ask(500), balance.ask(100), balance.ask(100), balance.ask(100)] == [0, 1, 1, 1]
 
 
-def test_idle_replicas_take_turns():
-    balance = fleet(1000, 1000, 1000)
-    chosen = []
+def test_tokens_to_generate_weigh_more_than_those_to_prefill(fleet):
+    balance = fleet(2)
+    assert [balance.ask(10, 100), balance.ask(200), balance.ask(100)] == [0, 1, 1]
+
+
+def test_idle_replicas_take_turns(fleet):
+    balance, chosen = fleet(3), []
     for request in range(6):
-        chosen.append(balance.choose(request, 100))
+        chosen.append(balance.ask(request=request))
         balance.ended([request])
+        balance.now += 10
     assert chosen == [0, 1, 2, 0, 1, 2]
 
 
-def test_what_has_ended_no_longer_counts():
-    balance = fleet(1000, 1000)
-    balance.choose(1, 500)
-    balance.choose(2, 100)
-    balance.ended([1, 77])
-    assert balance.owner(1) is None
-    assert list(balance.requests) == [2]
-    assert balance.choose(3, 100) == 0
-    balance.check()
+def test_a_full_cache_weighs(fleet):
+    balance = fleet(2)
+    balance.reported(0, 0, Load(decode=10, kv_used=CAPACITY))
+    balance.reported(1, 0, Load(decode=50, kv_used=0))
+    assert balance.ask(50) == 0, "nothing waits for room yet"
+    assert balance.ask(50) == 1
 
 
-def test_without_replicas_nothing_is_chosen():
-    balance = Balance()
-    with pytest.raises(Unavailable):
-        balance.choose(1, 100)
+def test_reports_take_the_place_of_estimates(fleet):
+    balance = fleet(2)
+    assert [balance.ask(1000), balance.ask(900)] == [0, 1]
+    balance.reported(0, 1, Load(prefill=10))
+    assert balance.expected_work == {0: 10, 1: 900}
+    assert balance.ask(10) == 0
+    balance.reported(7, 1, Load(prefill=10))
+
+
+def test_without_replicas_nothing_is_chosen(fleet):
+    balance = fleet(0)
+    for wish in (Wish(1, 100, 0), Wish(1, 100, 0, session="s"), Wish(1, 100, 0, replica=0)):
+        with pytest.raises(Unavailable):
+            balance.choose(wish, 0.0)
     assert not balance.requests
 
 
-def test_a_replica_that_leaves_loses_its_requests():
-    balance = fleet(1000, 1000)
+def test_a_choice_changes_nothing_before_it_is_carried_out(fleet):
+    balance, wish = fleet(2), Wish(1, 100, 0)
+    assert balance.choose(wish, 0.0) == balance.choose(wish, 0.0)
+    assert (balance.owner(1), balance.expected_work) == (None, {0: 0, 1: 0})
+
+
+def test_a_replica_that_leaves_loses_its_requests(fleet):
+    balance = fleet(2)
     for request in range(4):
-        balance.choose(request, 100)
+        balance.ask(request=request)
     assert balance.leave(0) == [0, 2]
     assert (balance.owner(0), balance.owner(1)) == (None, 1)
-    assert balance.choose(0, 100) == 1
+    assert balance.ask(request=0) == 1
     assert balance.leave(0) == []
     balance.ended([2])
-    balance.check()
 
 
-def test_a_replica_that_comes_back_is_empty():
-    balance = fleet(1000, 1000)
-    for request in range(4):
-        balance.choose(request, 100)
+def test_a29_a_replica_that_comes_back_knows_nothing_and_does_nothing(fleet):
+    balance = fleet(2)
+    balance.ask(**blocks(1, 2, 3), session="s")
+    balance.ask(100)
+    balance.reported(0, 1, Load(prefill=500))
     balance.leave(0)
-    balance.join(0, 1000)
-    assert [balance.choose(4, 150), balance.choose(5, 100)] == [0, 0]
-    balance.check()
+    balance.join(0, CAPACITY)
+    assert balance.expected_work == {0: 0, 1: 100}
+    assert balance.choose(Wish(9, 49, 0, (1, 2, 3)), 0.0).held == 0
+    balance.ask(200)
+    assert balance.ask(50, session="s") == 1, "its session is not tied to the replica any more"
+    balance.reported(0, 1, Load(prefill=20))
+    assert balance.expected_work[0] == 20, "what it receives is counted anew"
 
 
-def test_a_replica_that_announces_itself_again_keeps_its_requests():
-    balance = fleet(1000)
-    balance.choose(1, 100)
-    balance.join(0, 500)
-    assert balance.owner(1) == 0
-    balance.join(1, 1000)
-    assert [balance.choose(2, 150), balance.choose(3, 100)] == [1, 1]
-    balance.check()
+def test_a_replica_that_announces_itself_again_keeps_its_requests(fleet):
+    balance = fleet(1)
+    balance.ask(request=1)
+    balance.join(0, CAPACITY)
+    assert (balance.owner(1), balance.expected_work) == (0, {0: 100})
 
 
-def test_the_next_attempt_follows_the_last_one():
+def test_the_next_attempt_follows_the_last_one(fleet):
     """The end of the aborted attempt must not be taken for the end of the next."""
-    balance = fleet(1000, 1000)
-    assert balance.choose(1, 100) == 0
-    assert balance.choose(1, 100) == 0
+    balance = fleet(2)
+    assert balance.ask(request=1) == 0
+    balance.aborted(1)
+    assert balance.expected_work == {0: 0, 1: 0}
+    assert balance.ask(request=1) == 0
     balance.ended([1])
     assert balance.owner(1) == 0
-    balance.check()
-    balance.ended([1])
+    assert balance.expected_work == {0: 100, 1: 0}
+    balance.ended([1, 77])
     assert balance.owner(1) is None
-    balance.check()
 
 
-def test_a_new_balance_counts_what_replicas_report():
-    balance = fleet(1000, 1000)
-    balance.reported(0, running=2, waiting=1, kv_used_tokens=100)
-    assert [balance.choose(request, 50) for request in range(4)] == [1, 1, 1, 0]
-    balance.reported(0, running=1, waiting=0, kv_used_tokens=100)
-    assert balance.choose(9, 50) == 0
-    balance.reported(7, running=1, waiting=0, kv_used_tokens=100)
-    balance.check()
+def test_a34_a_prompt_goes_where_its_beginning_is(fleet):
+    balance, turns = fleet(2), []
+    for turn in range(1, 7):
+        turns.append(balance.ask(**blocks(*range(turn)), decode=10, request=turn))
+        balance.ended([turn])
+        balance.now += 0.01
+    assert turns == [0] * 6
+    assert balance.ask(**blocks(70, 71)) == 1, "another conversation goes elsewhere"
 
 
-moves = st.tuples(
-    st.sampled_from(["join", "leave", "choose", "choose", "choose", "ended"]), st.integers(0, 9), st.integers(1, 99)
+def test_the_longest_match_wins_while_its_work_is_saved(fleet):
+    balance = fleet(3)
+    balance.ask(**blocks(1, 2), replica=1)
+    balance.ask(**blocks(*range(1, 33)), replica=2)
+    for replica in range(3):
+        balance.reported(replica, 1, Load())
+    long = blocks(*range(1, 41))
+    assert balance.ask(**long) == 2
+    balance.reported(2, 2, Load(prefill=32 * BLOCK_SIZE - 100))
+    assert balance.choose(Wish(1, long["prefill"], 0, long["blocks"]), 0.0).replica == 2
+    balance.reported(2, 2, Load(prefill=40 * BLOCK_SIZE))
+    assert balance.choose(Wish(1, long["prefill"], 0, long["blocks"]), 0.0).replica == 1
+
+
+@pytest.mark.parametrize("way", ["affinity", "session"])
+def test_an_overloaded_replica_is_left(fleet, way):
+    balance = fleet(2, max_imbalance=300)
+    prompt = blocks(*range(100)) if way == "affinity" else {"session": "s"}
+    assert balance.ask(**prompt) == 0
+    balance.reported(0, 1, Load(prefill=300))
+    assert balance.choose(Wish(**{"request": 1, "prefill": 100, "decode": 0} | prompt), 0.0).replica == 0
+    balance.reported(0, 1, Load(prefill=301))
+    assert balance.ask(**prompt) == 1
+    balance.reported(0, 1, Load())
+    balance.reported(1, 1, Load())
+    if way == "session":
+        assert balance.ask(**prompt) == 1, "the session has moved"
+
+
+def test_choices_of_one_prompt_spread_over_idle_replicas(fleet):
+    balance = fleet(4)
+    chosen = Counter(balance.ask(**blocks(*range(20)), decode=50) for _ in range(64))
+    assert all(14 <= chosen[number] <= 18 for number in range(4)), chosen
+
+
+def test_a_session_returns_while_its_replica_lives(fleet):
+    balance = fleet(3)
+    first = balance.ask(session="s")
+    for _ in range(5):
+        balance.ask()
+        assert balance.ask(session="s") == first
+    balance.leave(first)
+    moved = balance.ask(session="s")
+    assert moved != first
+    balance.join(first, CAPACITY)
+    assert balance.ask(session="s") == moved
+
+
+def test_an_explicit_replica_is_taken_at_any_load_or_refused(fleet):
+    balance = fleet(2)
+    balance.ask(session="s")
+    assert [balance.ask(10_000, replica=1, session="s") for _ in range(3)] == [1, 1, 1]
+    assert balance.ask(session="s") == 0, "the session follows only within the bound"
+    balance.leave(1)
+    with pytest.raises(Unavailable, match="replica 1"):
+        balance.ask(replica=1)
+
+
+def test_nobody_is_passed_over_for_ever(fleet):
+    balance = fleet(2)
+    balance.reported(1, 0, Load(prefill=10**6))
+    chosen = [balance.ask(1) for _ in range(MAX_PASSES * 4)]
+    assert 1 <= chosen.count(1) <= 3
+
+
+wishes = st.tuples(
+    st.integers(1, 3000),
+    st.integers(0, HORIZON),
+    st.integers(0, 3),
+    st.integers(0, 12),
+    st.sampled_from(["", "a", "b"]),
+)
+moves = st.one_of(
+    st.tuples(st.just("ask"), wishes),
+    st.tuples(st.just("ask"), wishes),
+    st.tuples(st.just("report"), st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 5000))),
+    st.tuples(st.sampled_from(["join", "leave"]), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["end", "abort"]), st.integers(0, 200)),
+    st.tuples(st.just("wait"), st.floats(0, 1)),
 )
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(moves, max_size=60))
-def test_accounts_hold_after_any_moves(history):
-    balance, joined = Balance(), set()
-    for move, number, tokens in history:
+@settings(max_examples=200, deadline=None)
+@given(st.lists(moves, max_size=80), st.sampled_from([0, 500, 8192]))
+def test_accounts_and_bounds_hold_after_any_moves(history, bound):
+    """Whoever is chosen has at most `bound` more to do than the least, unless it has been passed over too often."""
+    balance, asked, sent, live = Fleet(0, bound), 0, Counter(), set()
+    for move, what in history:
         if move == "join":
-            balance.join(number % 4, 1000)
-            joined.add(number % 4)
+            balance.join(what, CAPACITY)
+            live.add(what)
         elif move == "leave":
-            assert all(balance.owner(request) is None for request in balance.leave(number % 4))
-            joined.discard(number % 4)
-        elif move == "ended":
-            balance.ended([number])
-        elif joined:
-            assert balance.choose(number, tokens) in joined
-            assert balance.owner(number) in joined
+            assert all(balance.owner(request) is None for request in balance.leave(what))
+            live.discard(what)
+            sent[what] = 0
+        elif move == "end":
+            balance.ended([what])
+        elif move == "abort" and balance.owner(what) is not None:
+            balance.aborted(what)
+        elif move == "report":
+            replica, behind, tokens = what
+            balance.reported(replica, max(0, sent[replica] - behind), Load(prefill=tokens))
+        elif move == "wait":
+            balance.now += what
+        elif move == "ask" and live:
+            prefill, decode, family, length, session = what
+            names = [(family, index) for index in range(min(length, prefill // BLOCK_SIZE))]
+            before = balance.expected_work
+            passed = {number: balance._turns - replica.turn for number, replica in balance._replicas.items()}
+            chosen = balance.ask(prefill, decode, asked, blocks=names, session=session)
+            assert chosen in live
+            within = before[chosen] <= min(before.values()) + bound
+            assert within or passed[chosen] >= MAX_PASSES * len(live)
+            assert balance.owner(asked) == chosen
+            sent[chosen] += 1
+            asked += 1
         balance.check()
+        assert all(tokens >= 0 for tokens in balance.expected_work.values())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 6))
+def test_uneven_requests_are_spread_by_their_work(seed, replicas):
+    rng, balance, given_work = random.Random(seed), Fleet(replicas), Counter()
+    sizes = [(rng.randint(1, 2000), rng.randint(1, HORIZON)) for _ in range(60)]
+    for prefill, decode in sizes:
+        given_work[balance.ask(prefill, decode)] += work(prefill, decode)
+    largest = 2000 + HORIZON * DECODE_COST
+    assert max(given_work.values()) - min(given_work[number] for number in range(replicas)) <= largest
