@@ -65,7 +65,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
                 self._abort(read_int64(message.requests))
             case RequestsEnded():
                 _check_sender(sender, f"engine-{message.replica}", message)
-                self._balance.ended(read_int64(message.requests))
+                self._balance.ended(read_int64(message.requests), time.monotonic())
             case LoadReported():
                 self._note_load(sender, message)
             case RequestRefused():
@@ -125,26 +125,28 @@ class Balancer(Actor[Inbox | LinkEvent]):
     def _note_load(self, sender: str, message: LoadReported) -> None:
         _check_sender(sender, f"engine-{message.replica}", message)
         load = Load(message.waiting_tokens, message.prefill_tokens, message.decode_tokens, message.kv_used_tokens)
-        self._balance.reported(message.replica, message.received, load)
+        self._balance.reported(message.replica, message.received, load, time.monotonic())
 
     def _abort(self, requests: Iterable[int]) -> None:
         """An engine hears only of its own; one that does not take the message is about to be lost with all of them."""
         by_replica: dict[int, list[int]] = defaultdict(list)
+        now = time.monotonic()
         for request in requests:
             replica = self._balance.owner(request)
             if replica is not None:
-                self._balance.aborted(request)
+                self._balance.aborted(request, now)
                 by_replica[replica].append(request)
         for replica, owned in by_replica.items():
             self._answer(f"engine-{replica}", Abort(int64(owned)))
 
     def _refuse(self, message: RequestRefused) -> None:
-        self._balance.ended([message.request])
+        self._balance.ended([message.request], time.monotonic())
         self._answer(frontend_of(message.request), message)
 
     def _join(self, sender: str, message: ReplicaAnnounced) -> None:
         _check_sender(sender, f"engine-{message.replica}", message)
         self._replicas[message.replica] = message
+        self._seen.add(message.replica)
         self._balance.join(message.replica, message.kv_capacity_tokens)
         self._tell_frontends()
 
@@ -193,7 +195,6 @@ class Balancer(Actor[Inbox | LinkEvent]):
         self._membership.metrics.add("prefix_affinity_tokens", choice.held, labels)
 
     def _count_work(self) -> None:
-        self._seen |= self._replicas.keys()
         work = self._balance.expected_work
         for replica in self._seen:
             self._membership.metrics.set("engine_expected_work", work.get(replica, 0), (str(replica),))

@@ -6,13 +6,16 @@ goes to another replica than it might have. Both memories are bounded, and forge
 be wrong about what a replica still holds; that costs time and nothing else.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 
 from actorlm.config import BLOCK_SIZE
+from actorlm.scheduling.load import BURST_S
 
 BLOCK_BYTES = 4 * BLOCK_SIZE
 MAX_SESSIONS = 65_536
+MAX_RECENT = 64
+"""Prompts that are looked at for what they have in common."""
 
 
 def block_names(prompt_ids: bytes, salt: str) -> list[int]:
@@ -50,6 +53,37 @@ class PrefixMemory:
             self._blocks.move_to_end(name)
         while len(self._blocks) > self._capacity:
             self._blocks.popitem(last=False)
+
+
+class Demand:
+    """The last MAX_RECENT prompts: what several of them begin with."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, Sequence[int]]] = deque(maxlen=MAX_RECENT)
+
+    def note(self, names: Sequence[int], now: float) -> None:
+        """A prompt of these blocks is sent to a replica."""
+        self._recent.append((now, names))
+
+    def shared(self, names: Sequence[int], now: float) -> int:
+        """How many of these blocks, from the first on, at least two prompts of the last BURST_S begin with."""
+        longest = second = 0
+        for at, other in self._recent:
+            if now - at < BURST_S and (length := _common(names, other)) > second:
+                longest, second = max(longest, length), min(longest, length)
+        return second
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many blocks two prompts have in common. Blocks of one name have the same blocks before them."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high) // 2
+        if one[middle] == other[middle]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 class Sessions:

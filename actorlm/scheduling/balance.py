@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import Unavailable
-from actorlm.scheduling.affinity import PrefixMemory, Sessions
+from actorlm.scheduling.affinity import Demand, PrefixMemory, Sessions
 from actorlm.scheduling.load import Load
 from actorlm.scheduling.workload import Sent, Workload
 
@@ -46,10 +46,6 @@ class _Replica:
     memory: PrefixMemory
     turn: int
 
-    def held(self, wish: Wish) -> int:
-        """Tokens of the prompt that need no prefill; one is always computed."""
-        return min(self.memory.held(wish.blocks) * BLOCK_SIZE, wish.prefill - 1)
-
 
 @dataclass(slots=True)
 class _Placed:
@@ -71,6 +67,7 @@ class Balance:
         self._replicas: dict[int, _Replica] = {}
         self._placed: dict[int, _Placed] = {}
         self._sessions = Sessions()
+        self._demand = Demand()
         self._turns = 0
 
     @property
@@ -106,16 +103,17 @@ class Balance:
         The next attempt of a request that has not ended goes where the last one is, behind the abort of that one.
         """
         placed = self._placed.get(wish.request)
-        held = {number: replica.held(wish) for number, replica in self._replicas.items()}
+        held = {number: replica.memory.held(wish.blocks) for number, replica in self._replicas.items()}
         number = self._find(wish, held, now) if placed is None else placed.replica.number
-        return Choice(number, held[number])
+        return Choice(number, min(held[number] * BLOCK_SIZE, wish.prefill - 1))
 
     def place(self, wish: Wish, choice: Choice, now: float) -> None:
         """The request has been sent to the replica that was chosen."""
         replica = self._replicas[choice.replica]
         placed = self._placed.setdefault(wish.request, _Placed(replica))
-        placed.attempts.append(replica.workload.send(wish.prefill - choice.held, wish.decode, now))
+        placed.attempts.append(replica.workload.send(wish.prefill - choice.held, wish.decode))
         replica.memory.remember(wish.blocks)
+        self._demand.note(wish.blocks, now)
         replica.turn = self._next_turn()
         if wish.session:
             self._sessions.remember(wish.session, replica.number)
@@ -125,26 +123,26 @@ class Balance:
         placed = self._placed.get(request)
         return None if placed is None else placed.replica.number
 
-    def aborted(self, request: int) -> None:
+    def aborted(self, request: int, now: float) -> None:
         """The replica is told to end this request, which is its own until it has."""
         placed = self._placed[request]
         for sent in placed.attempts:
-            placed.replica.workload.spare(sent)
+            placed.replica.workload.end(sent, now)
 
-    def ended(self, requests: Iterable[int]) -> None:
+    def ended(self, requests: Iterable[int], now: float) -> None:
         """An attempt of each of these has left its replica: finished, aborted or refused. Unknown ones are ignored."""
         for request in requests:
             placed = self._placed.get(request)
             if placed is None:
                 continue
-            placed.replica.workload.end(placed.attempts.popleft())
+            placed.replica.workload.end(placed.attempts.popleft(), now)
             if not placed.attempts:
                 del self._placed[request]
 
-    def reported(self, replica: int, received: int, load: Load) -> None:
+    def reported(self, replica: int, received: int, load: Load, now: float) -> None:
         """What a replica says of its load, and how many requests it had received. Unknown ones are ignored."""
         if replica in self._replicas:
-            self._replicas[replica].workload.report(received, load)
+            self._replicas[replica].workload.report(received, load, now)
 
     def check(self) -> None:
         """Proves the accounts. Raises AssertionError."""
@@ -156,7 +154,10 @@ class Balance:
             assert placed.attempts, f"request {request} has ended and is kept"
 
     def _find(self, wish: Wish, held: Mapping[int, int], now: float) -> int:
-        """The replica for a new request, of which replicas hold so many tokens."""
+        """The replica for a new request, of which replicas hold so many blocks.
+
+        Blocks that are in demand do not count: every replica will hold them soon.
+        """
         if wish.replica is not None:
             return self._asked_for(wish.replica)
         if not self._replicas:
@@ -165,8 +166,10 @@ class Balance:
         before = self._sessions.place(wish.session) if wish.session else None
         if before in within:
             return before
-        alike = min(held.values()) == max(held.values())
-        return self._fairest(within, now) if alike else self._nearest(within, held, now)
+        shared = self._demand.shared(wish.blocks, now)
+        own = {number: max(0, blocks - shared) for number, blocks in held.items()}
+        alike = min(own.values()) == max(own.values())
+        return self._fairest(within, now) if alike else self._nearest(within, own, now)
 
     def _asked_for(self, number: int) -> int:
         if number not in self._replicas:
@@ -183,7 +186,8 @@ class Balance:
 
         def rank(number: int) -> tuple[int, int, int]:
             replica = replicas[number]
-            return replica.workload.expected - held[number], replica.workload.lingering(now), replica.turn
+            work = replica.workload
+            return work.expected - BLOCK_SIZE * held[number], work.before_progress(now), replica.turn
 
         return min(replicas, key=rank)
 
@@ -194,8 +198,7 @@ class Balance:
             return forgotten.number
 
         def rank(number: int) -> tuple[int, int]:
-            workload = replicas[number].workload
-            return workload.expected + workload.lingering(now), replicas[number].turn
+            return replicas[number].workload.before_progress(now), replicas[number].turn
 
         return min(replicas, key=rank)
 

@@ -14,6 +14,8 @@ DECODE_COST = 4
 """Tokens of a prefill that are as much work as one generated token."""
 HORIZON = 128
 """Tokens to generate that count, of each request."""
+BURST_S = 0.5
+"""Requests within so many seconds may have come together: what happens between them says little about replicas."""
 
 
 class Load(NamedTuple):

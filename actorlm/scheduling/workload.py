@@ -7,26 +7,16 @@ what was sent before is in the report, or has ended. So nothing counts twice. Mu
 from collections import deque
 from dataclasses import dataclass
 
-from actorlm.scheduling.load import DECODE_COST, Load, work
-
-BURST_S = 0.5
+from actorlm.scheduling.load import BURST_S, DECODE_COST, Load, work
 
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A request that was sent at `at` seconds as the replica's `number`-th, and what was expected of it in tokens."""
+    """The replica's `number`-th request, and what was expected of it in tokens."""
 
     number: int
     prefill: int
     decode: int
-    at: float
-    lingers: bool = False
-    is_past: bool = False
-
-    @property
-    def work(self) -> int:
-        """In tokens of a prefill."""
-        return work(self.prefill, self.decode)
 
 
 class Workload:
@@ -39,8 +29,8 @@ class Workload:
         self._unreported: dict[int, Sent] = {}
         self._prefill = self._decode = 0
         """Of all that is unreported."""
-        self._recent: deque[Sent] = deque()
-        self._lingering = 0
+        self._progress: deque[tuple[float, int]] = deque()
+        self._recent_progress = 0
 
     @property
     def expected(self) -> int:
@@ -52,51 +42,52 @@ class Workload:
         excess = max(0, load.kv_used + load.waiting + self._prefill - self._capacity)
         return work(load.waiting + load.prefill + self._prefill, load.decode + self._decode) + DECODE_COST * excess
 
-    def lingering(self, now: float) -> int:
-        """The work of requests that have ended and were sent within the last BURST_S.
+    def before_progress(self, now: float) -> int:
+        """What would be left if nothing had been done, or corrected by a report, in the last BURST_S.
 
-        It counts where a burst is dealt out: that one replica was quicker by milliseconds must not bring it the rest.
+        By this a burst is dealt out: that one replica was quicker by milliseconds must not bring it the rest.
         """
-        while self._recent and now - self._recent[0].at >= BURST_S:
-            sent = self._recent.popleft()
-            sent.is_past = True
-            if sent.lingers:
-                self._lingering -= sent.work
-        return self._lingering
+        while self._progress and now - self._progress[0][0] >= BURST_S:
+            self._recent_progress -= self._progress.popleft()[1]
+        return self.expected + self._recent_progress
 
-    def send(self, prefill: int, decode: int, now: float) -> Sent:
+    def send(self, prefill: int, decode: int) -> Sent:
         """A request has been sent."""
         self._count += 1
-        sent = self._unreported[self._count] = Sent(self._count, prefill, decode, now)
+        sent = self._unreported[self._count] = Sent(self._count, prefill, decode)
         self._prefill += prefill
         self._decode += decode
-        self.lingering(now)
-        self._recent.append(sent)
         return sent
 
-    def spare(self, sent: Sent) -> None:
-        """The request is being aborted, and counts no more."""
-        if self._unreported.pop(sent.number, None) is not None:
-            self._prefill -= sent.prefill
-            self._decode -= sent.decode
+    def end(self, sent: Sent, now: float) -> None:
+        """The request has ended, or is being aborted. It may be told again."""
+        before = self.expected
+        self._settle(sent)
+        self._note_progress(before, now)
 
-    def end(self, sent: Sent) -> None:
-        """The request has ended; told once."""
-        self.spare(sent)
-        if not sent.is_past:
-            sent.lingers = True
-            self._lingering += sent.work
-
-    def report(self, received: int, load: Load) -> None:
+    def report(self, received: int, load: Load, now: float) -> None:
         """What the replica says of its load, when it had received so many requests."""
+        before = self.expected
         self._load = load
         while self._unreported and (number := next(iter(self._unreported))) <= received:
-            self.spare(self._unreported[number])
+            self._settle(self._unreported[number])
+        self._note_progress(before, now)
 
     def check(self) -> None:
         """Proves the sums. Raises AssertionError."""
         unreported = self._unreported.values()
         assert self._prefill == sum(sent.prefill for sent in unreported), f"{self._prefill} tokens to prefill"
         assert self._decode == sum(sent.decode for sent in unreported), f"{self._decode} tokens to generate"
-        assert self._lingering == sum(sent.work for sent in self._recent if sent.lingers), f"{self._lingering} linger"
+        assert self._recent_progress == sum(done for _, done in self._progress), f"{self._recent_progress} done"
         assert list(self._unreported) == sorted(self._unreported), "out of order"
+
+    def _settle(self, sent: Sent) -> None:
+        if self._unreported.pop(sent.number, None) is not None:
+            self._prefill -= sent.prefill
+            self._decode -= sent.decode
+
+    def _note_progress(self, before: int, now: float) -> None:
+        if before != self.expected:
+            self._progress.append((now, before - self.expected))
+            self._recent_progress += before - self.expected
+            self.before_progress(now)

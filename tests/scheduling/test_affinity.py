@@ -6,7 +6,8 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from actorlm.config import BLOCK_SIZE
-from actorlm.scheduling.affinity import PrefixMemory, Sessions, block_names
+from actorlm.scheduling.affinity import MAX_RECENT, Demand, PrefixMemory, Sessions, block_names
+from actorlm.scheduling.load import BURST_S
 from actorlm.wire import int32
 
 
@@ -69,6 +70,21 @@ def test_no_memory_outgrows_its_bound(capacity, prompts):
         held = memory.held(blocks)
         assert all(name in expected for name in blocks[:held])
         assert held == len(blocks) or blocks[held] not in expected
+
+
+def test_what_two_prompts_begin_with_is_in_demand_for_a_moment():
+    demand, prompt = Demand(), names(*range(160))
+    assert demand.shared(prompt, 0.0) == 0
+    demand.note(prompt, 0.0)
+    assert demand.shared(prompt, 0.1) == 0, "one alone is no demand"
+    demand.note(names(*range(100)), 0.3)
+    assert demand.shared(prompt, 0.4) == 6
+    assert demand.shared(prompt[:3], 0.4) == 3
+    assert demand.shared(names(7, *range(160)), 0.4) == 0
+    assert demand.shared(prompt, BURST_S) == 0
+    for _ in range(MAX_RECENT):
+        demand.note((), 0.4)
+    assert demand.shared(prompt, 0.4) == 0, "only the last ones are looked at"
 
 
 def test_sessions_are_bounded_and_the_oldest_goes_first():

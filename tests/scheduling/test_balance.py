@@ -72,9 +72,9 @@ def test_a33_a_burst_is_dealt_equally_however_quick_each_replica_is(fleet, names
         for ended in [request for request, end in ends.items() if end <= balance.now]:
             del ends[ended]
             number = balance.owner(ended)
-            balance.ended([ended])
+            balance.ended([ended], balance.now)
             if number not in map(balance.owner, ends):
-                balance.reported(number, started[number], Load())
+                balance.reported(number, started[number], Load(), balance.now)
     assert all(14 <= started[number] <= 18 for number in range(4)), started
 
 
@@ -101,15 +101,15 @@ def test_idle_replicas_take_turns(fleet):
     balance, chosen = fleet(3), []
     for request in range(6):
         chosen.append(balance.ask(request=request))
-        balance.ended([request])
+        balance.ended([request], balance.now)
         balance.now += 10
     assert chosen == [0, 1, 2, 0, 1, 2]
 
 
 def test_a_full_cache_weighs(fleet):
     balance = fleet(2)
-    balance.reported(0, 0, Load(decode=10, kv_used=CAPACITY))
-    balance.reported(1, 0, Load(decode=50, kv_used=0))
+    balance.reported(0, 0, Load(decode=10, kv_used=CAPACITY), balance.now)
+    balance.reported(1, 0, Load(decode=50, kv_used=0), balance.now)
     assert balance.ask(50) == 0, "nothing waits for room yet"
     assert balance.ask(50) == 1
 
@@ -117,10 +117,11 @@ def test_a_full_cache_weighs(fleet):
 def test_reports_take_the_place_of_estimates(fleet):
     balance = fleet(2)
     assert [balance.ask(1000), balance.ask(900)] == [0, 1]
-    balance.reported(0, 1, Load(prefill=10))
+    balance.reported(0, 1, Load(prefill=10), balance.now)
     assert balance.expected_work == {0: 10, 1: 900}
+    balance.now += 1
     assert balance.ask(10) == 0
-    balance.reported(7, 1, Load(prefill=10))
+    balance.reported(7, 1, Load(prefill=10), balance.now)
 
 
 def test_without_replicas_nothing_is_chosen(fleet):
@@ -145,21 +146,21 @@ def test_a_replica_that_leaves_loses_its_requests(fleet):
     assert (balance.owner(0), balance.owner(1)) == (None, 1)
     assert balance.ask(request=0) == 1
     assert balance.leave(0) == []
-    balance.ended([2])
+    balance.ended([2], balance.now)
 
 
 def test_a29_a_replica_that_comes_back_knows_nothing_and_does_nothing(fleet):
     balance = fleet(2)
     balance.ask(**blocks(1, 2, 3), session="s")
     balance.ask(100)
-    balance.reported(0, 1, Load(prefill=500))
+    balance.reported(0, 1, Load(prefill=500), balance.now)
     balance.leave(0)
     balance.join(0, CAPACITY)
     assert balance.expected_work == {0: 0, 1: 100}
     assert balance.choose(Wish(9, 49, 0, (1, 2, 3)), 0.0).held == 0
     balance.ask(200)
     assert balance.ask(50, session="s") == 1, "its session is not tied to the replica any more"
-    balance.reported(0, 1, Load(prefill=20))
+    balance.reported(0, 1, Load(prefill=20), balance.now)
     assert balance.expected_work[0] == 20, "what it receives is counted anew"
 
 
@@ -174,13 +175,13 @@ def test_the_next_attempt_follows_the_last_one(fleet):
     """The end of the aborted attempt must not be taken for the end of the next."""
     balance = fleet(2)
     assert balance.ask(request=1) == 0
-    balance.aborted(1)
+    balance.aborted(1, balance.now)
     assert balance.expected_work == {0: 0, 1: 0}
     assert balance.ask(request=1) == 0
-    balance.ended([1])
+    balance.ended([1], balance.now)
     assert balance.owner(1) == 0
     assert balance.expected_work == {0: 100, 1: 0}
-    balance.ended([1, 77])
+    balance.ended([1, 77], balance.now)
     assert balance.owner(1) is None
 
 
@@ -188,7 +189,7 @@ def test_a34_a_prompt_goes_where_its_beginning_is(fleet):
     balance, turns = fleet(2), []
     for turn in range(1, 7):
         turns.append(balance.ask(**blocks(*range(turn)), decode=10, request=turn))
-        balance.ended([turn])
+        balance.ended([turn], balance.now)
         balance.now += 0.01
     assert turns == [0] * 6
     assert balance.ask(**blocks(70, 71)) == 1, "another conversation goes elsewhere"
@@ -199,13 +200,14 @@ def test_the_longest_match_wins_while_its_work_is_saved(fleet):
     balance.ask(**blocks(1, 2), replica=1)
     balance.ask(**blocks(*range(1, 33)), replica=2)
     for replica in range(3):
-        balance.reported(replica, 1, Load())
+        balance.reported(replica, 1, Load(), balance.now)
     long = blocks(*range(1, 41))
+    balance.now += 1
     assert balance.ask(**long) == 2
-    balance.reported(2, 2, Load(prefill=32 * BLOCK_SIZE - 100))
-    assert balance.choose(Wish(1, long["prefill"], 0, long["blocks"]), 0.0).replica == 2
-    balance.reported(2, 2, Load(prefill=40 * BLOCK_SIZE))
-    assert balance.choose(Wish(1, long["prefill"], 0, long["blocks"]), 0.0).replica == 1
+    balance.reported(2, 2, Load(prefill=32 * BLOCK_SIZE - 100), balance.now)
+    assert balance.choose(Wish(1, long["prefill"], 0, long["blocks"]), balance.now).replica == 2
+    balance.reported(2, 2, Load(prefill=40 * BLOCK_SIZE), balance.now)
+    assert balance.choose(Wish(1, long["prefill"], 0, long["blocks"]), balance.now).replica == 1
 
 
 @pytest.mark.parametrize("way", ["affinity", "session"])
@@ -213,14 +215,30 @@ def test_an_overloaded_replica_is_left(fleet, way):
     balance = fleet(2, max_imbalance=300)
     prompt = blocks(*range(100)) if way == "affinity" else {"session": "s"}
     assert balance.ask(**prompt) == 0
-    balance.reported(0, 1, Load(prefill=300))
+    balance.reported(0, 1, Load(prefill=300), balance.now)
     assert balance.choose(Wish(**{"request": 1, "prefill": 100, "decode": 0} | prompt), 0.0).replica == 0
-    balance.reported(0, 1, Load(prefill=301))
+    balance.reported(0, 1, Load(prefill=301), balance.now)
     assert balance.ask(**prompt) == 1
-    balance.reported(0, 1, Load())
-    balance.reported(1, 1, Load())
+    balance.reported(0, 1, Load(), balance.now)
+    balance.reported(1, 1, Load(), balance.now)
     if way == "session":
         assert balance.ask(**prompt) == 1, "the session has moved"
+
+
+def test_what_many_begin_with_ties_them_to_nobody(fleet):
+    """Conversations that share a beginning stay where each of them is, and new ones go everywhere."""
+    balance, common, places = fleet(4), tuple(range(50)), {}
+    for turn in range(5):
+        for talk in range(8):
+            own = tuple((talk, index) for index in range(3 * turn + 1))
+            places.setdefault(talk, []).append(balance.ask(**blocks(*common, *own), decode=10, request=talk))
+            balance.now += 0.01
+        for talk in range(8):
+            balance.ended([talk], balance.now)
+        for replica in range(4):
+            balance.reported(replica, 100, Load(), balance.now)
+    assert all(len(set(where)) == 1 for where in places.values()), places
+    assert sorted(Counter(where[0] for where in places.values()).values()) == [2, 2, 2, 2]
 
 
 def test_choices_of_one_prompt_spread_over_idle_replicas(fleet):
@@ -254,7 +272,7 @@ def test_an_explicit_replica_is_taken_at_any_load_or_refused(fleet):
 
 def test_nobody_is_passed_over_for_ever(fleet):
     balance = fleet(2)
-    balance.reported(1, 0, Load(prefill=10**6))
+    balance.reported(1, 0, Load(prefill=10**6), balance.now)
     chosen = [balance.ask(1) for _ in range(MAX_PASSES * 4)]
     assert 1 <= chosen.count(1) <= 3
 
@@ -290,12 +308,12 @@ def test_accounts_and_bounds_hold_after_any_moves(history, bound):
             live.discard(what)
             sent[what] = 0
         elif move == "end":
-            balance.ended([what])
+            balance.ended([what], balance.now)
         elif move == "abort" and balance.owner(what) is not None:
-            balance.aborted(what)
+            balance.aborted(what, balance.now)
         elif move == "report":
             replica, behind, tokens = what
-            balance.reported(replica, max(0, sent[replica] - behind), Load(prefill=tokens))
+            balance.reported(replica, max(0, sent[replica] - behind), Load(prefill=tokens), balance.now)
         elif move == "wait":
             balance.now += what
         elif move == "ask" and live:
