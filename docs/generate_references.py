@@ -10,6 +10,7 @@ from types import ModuleType
 import actorlm.api.errors
 import actorlm.errors
 from actorlm.api.fields import CHAT, COMPLETION, DETOKENIZE, TOKENIZE, Field
+from actorlm.api.placement import PARAMETERS
 from actorlm.errors import ActorlmError
 from actorlm.metrics import METRICS, PREFIX
 from actorlm.options import OPTIONS, Option
@@ -70,6 +71,10 @@ def _fields() -> Iterator[str]:
         yield from ("", f"## {path}", "")
         yield from _table("field", "treatment", "note")
         yield from _field_rows(table.items())
+    yield from ("", "## Headers", "", "Of the generating routes. A value that makes no sense is refused.", "")
+    yield from _table("header", "note")
+    for parameter in PARAMETERS:
+        yield _row(f"`{parameter.name}`", parameter.description or "")
 
 
 def _field_rows(items: Iterable[tuple[str, Field]]) -> Iterator[str]:

@@ -6,6 +6,7 @@ goes to another replica than it might have. Both memories are bounded, and forge
 be wrong about what a replica still holds; that costs time and nothing else.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 
@@ -40,11 +41,8 @@ class PrefixMemory:
         return len(self._blocks)
 
     def held(self, names: Sequence[int]) -> int:
-        """How many of these blocks, from the first on, are remembered."""
-        for index, name in enumerate(names):
-            if name not in self._blocks:
-                return index
-        return len(names)
+        """How many of these blocks, from the first on, are remembered. A block is never without those before it."""
+        return bisect_left(names, True, key=lambda name: name not in self._blocks)
 
     def remember(self, names: Sequence[int]) -> None:
         """The replica is sent these blocks. The last is forgotten first: without those before it, it is of no use."""
@@ -76,14 +74,8 @@ class Demand:
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """How many blocks two prompts have in common. Blocks of one name have the same blocks before them."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high) // 2
-        if one[middle] == other[middle]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    places = range(min(len(one), len(other)))
+    return bisect_left(places, True, key=lambda place: one[place] != other[place])
 
 
 class Sessions:

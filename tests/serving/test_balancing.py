@@ -69,6 +69,13 @@ def test_a33_a_burst_is_spread_evenly(start, frontends, step_ms):
         assert counts[busy] < 14, counts
 
 
+@pytest.mark.long
+def test_a33_a_burst_after_a_minute_of_idleness(start):
+    tree = start(*NULL, "--dp", 4, "--frontends", 2)
+    time.sleep(60)
+    assert_even(burst(tree))
+
+
 def test_a33_work_is_balanced_where_lengths_differ(start):
     tree = start(*NULL, "--null-step-ms", 20, "--dp", 2)
     busy = running(tree, 1, max_tokens=4000)
