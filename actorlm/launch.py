@@ -110,13 +110,14 @@ def _build_balancer(child: _Child) -> Built:
         admits=(Role.FRONTEND, Role.ENGINE),
     )
     config = child.spec.config
+    has_a_choice = config.parallel.data > 1
     balancer = Balancer(
         child.name,
         child.mailbox,
         server,
         child.membership(),
         max_imbalance=config.balancing.max_imbalance,
-        prefix_affinity=config.balancing.prefix_affinity and config.cache.prefix_caching,
+        prefix_affinity=has_a_choice and config.balancing.prefix_affinity and config.cache.prefix_caching,
     )
     return balancer, _nothing
 

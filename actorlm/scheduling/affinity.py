@@ -61,6 +61,8 @@ class Demand:
 
     def note(self, names: Sequence[int], now: float) -> None:
         """A prompt of these blocks is sent to a replica."""
+        while self._recent and now - self._recent[0][0] >= BURST_S:
+            self._recent.popleft()
         self._recent.append((now, names))
 
     def shared(self, names: Sequence[int], now: float) -> int:

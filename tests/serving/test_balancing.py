@@ -11,6 +11,7 @@ from streaming import Streaming, endings, running
 from tree import PATIENCE, in_parallel, until
 
 from actorlm.errors import BadRequest
+from actorlm.scheduling.load import BURST_S
 
 pytestmark = [pytest.mark.serving]
 
@@ -34,36 +35,40 @@ def gained(tree, before):
 
 
 def burst(tree, **fields):
-    """Equal requests at once, a connection each; how many each replica got."""
-    before, body = started(tree), body_of(tree, COMPLETIONS, **{"max_tokens": 16, "ignore_eos": True} | fields)
+    """Equal requests at once, a connection each; how many each replica got, and the seconds until all were answered."""
+    before, body = started(tree), body_of(tree, COMPLETIONS, **{"max_tokens": 30, "ignore_eos": True} | fields)
+    began = time.monotonic()
     exchanges = [Exchange(tree, COMPLETIONS, body) for _ in range(BURST)]
     assert [exchange.response.status for exchange in exchanges] == [200] * BURST
+    took = time.monotonic() - began
     for exchange in exchanges:
         assert exchange.json()["usage"]["completion_tokens"] == body["max_tokens"]
         exchange.close()
-    return gained(tree, before)
-
-
-def assert_even(counts):
+    counts = gained(tree, before)
     assert sum(counts.values()) == BURST
-    assert all(14 <= counts[replica] <= 18 for replica in range(4)), counts
+    assert all(counts[replica] > 0 for replica in range(4)), counts
+    return counts, took
+
+
+def assert_even(counts, took, *, slow):
+    """Where steps are slow none has ended before all have come; else a burst on a busy machine may be none any more."""
+    if slow or took < BURST_S:
+        assert all(14 <= counts[replica] <= 18 for replica in range(4)), counts
 
 
 @pytest.mark.parametrize("frontends", [1, 2])
-@pytest.mark.parametrize("step_ms", [0, 3])
+@pytest.mark.parametrize("step_ms", [0, 60])
 def test_a33_a_burst_is_spread_evenly(start, frontends, step_ms):
     """Right after the start, after idleness, with prompts that all share; and by load where one replica has work."""
     tree = start(*NULL, "--null-step-ms", step_ms, "--dp", 4, "--frontends", frontends)
-    assert_even(burst(tree))
+    assert_even(*burst(tree), slow=step_ms)
     time.sleep(2)
-    assert_even(burst(tree))
-    assert_even(burst(tree, prompt="The same for all of them. " * 4))
+    assert_even(*burst(tree), slow=step_ms)
+    assert_even(*burst(tree, prompt="The same for all of them. " * 4), slow=step_ms)
     job = Streaming(tree, max_tokens=4000)
     until(lambda: job.texts, 10)
     busy = next(replica for replica, running in by_replica(tree, "num_requests_running").items() if running)
-    counts = burst(tree)
-    assert sum(counts.values()) == BURST
-    assert all(counts[replica] > 0 for replica in range(4)), counts
+    counts, _ = burst(tree)
     if job.ending == "running":
         assert counts[busy] == min(counts.values()), counts
         assert counts[busy] < 14, counts
@@ -73,7 +78,7 @@ def test_a33_a_burst_is_spread_evenly(start, frontends, step_ms):
 def test_a33_a_burst_after_a_minute_of_idleness(start):
     tree = start(*NULL, "--dp", 4, "--frontends", 2)
     time.sleep(60)
-    assert_even(burst(tree))
+    assert_even(*burst(tree), slow=False)
 
 
 def test_a33_work_is_balanced_where_lengths_differ(start):
