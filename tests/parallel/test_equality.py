@@ -60,9 +60,7 @@ def generate(pool, description, prompts, *, data=1, **shape):
     size = shape.get("tensor", 1) * shape.get("pipeline", 1)
     for replica in range(data):
         runner = pool.replica(description, **shape, first=replica * size)
-        mine = range(replica, len(prompts), data)
-        for index, ids in zip(mine, Driver(runner, 128).generate([prompts[i] for i in mine], COUNT, chunk=24)):
-            answers[index] = ids
+        answers[replica::data] = Driver(runner, 128).generate(prompts[replica::data], COUNT, chunk=24)
     return answers
 
 
@@ -91,12 +89,12 @@ def _share(answers, expected):
 
 def page(rows):
     """The page with these rows, by family."""
+    lengths = f"{', '.join(map(str, LENGTHS[:-1]))} and {LENGTHS[-1]}"
     lines = [
         "# Equality",
         "",
         "Greedy tokens that are equal, on tiny random models in float32 with the native kernels: one device beside",
-        "transformers, and every shape beside transformers, too. Prompts of "
-        f"{', '.join(map(str, LENGTHS[:-1]))} and {LENGTHS[-1]} tokens, {COUNT} tokens",
+        f"transformers, and every shape beside transformers, too. Prompts of {lengths} tokens, {COUNT} tokens",
         f"each, computed in chunks of 24; a prompt is left out if its best two logits come closer than {MARGIN:g}",
         "anywhere. Each rank is a process of its own.",
         "",
