@@ -7,8 +7,9 @@
 // Sums are made in the order of ranks, by every rank for itself: all hold the same bits. A wait ends with
 // the process of the rank that it is for, or at a deadline; after that this and all later operations do nothing, and
 // `exchange_missing` tells who did not come.
+#include <poll.h>
 #include <sched.h>
-#include <signal.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,6 +40,29 @@ struct alignas(LINE) Counter {
   std::atomic<pid_t> process;  // 0 until the rank opens its end
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "counters are shared by processes");
+
+// Another process, seen through a descriptor, so that one that has ended is not taken for one with the same number.
+class Process {
+ public:
+  explicit Process(pid_t pid) {
+#ifdef SYS_pidfd_open  // elsewhere a wait ends at its deadline
+    if (pid != 0) descriptor_ = int(syscall(SYS_pidfd_open, pid, 0));
+    was_gone_ = pid != 0 && descriptor_ < 0 && errno == ESRCH;
+#endif
+  }
+  ~Process() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+
+  bool has_ended() const {
+    pollfd look = {descriptor_, POLLIN, 0};
+    return was_gone_ || (descriptor_ >= 0 && poll(&look, 1, 0) > 0);
+  }
+
+ private:
+  int descriptor_ = -1;
+  bool was_gone_ = false;
+};
 
 }  // namespace
 
@@ -73,26 +97,21 @@ struct Exchange {
  private:
   bool has_come(int other) { return counter(other).rounds.load(std::memory_order_acquire) >= round; }
 
-  bool is_gone(int other) {
-    const pid_t process = counter(other).process.load(std::memory_order_relaxed);
-    return process != 0 && kill(process, 0) != 0 && errno == ESRCH;
-  }
-
   bool wait_for(int other) {
     for (int i = 0; i < SPINS; i++) {
       if (has_come(other)) return true;
       pause();
     }
     const auto began = Clock::now();
+    while (Clock::now() - began < YIELD_TIME) {
+      if (has_come(other)) return true;
+      sched_yield();
+    }
+    const Process process(counter(other).process.load(std::memory_order_relaxed));
     while (!has_come(other)) {
-      const auto waited = Clock::now() - began;
-      if (waited > patience) return false;
-      if (waited < YIELD_TIME) {
-        sched_yield();
-      } else {
-        nanosleep(&NAP, nullptr);
-        if (is_gone(other)) return has_come(other);
-      }
+      if (Clock::now() - began > patience) return false;
+      if (process.has_ended()) return has_come(other);
+      nanosleep(&NAP, nullptr);
     }
     return true;
   }
