@@ -43,6 +43,8 @@ MAILBOX_CAPACITY = 1024
 ALL_THE_ROOM = 2**31 - 1
 """A `max_tokens` that is cut to the room that the prompt leaves, as None is in SamplingParams."""
 
+MAX_SESSION = 128
+
 Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
 
 
@@ -235,8 +237,10 @@ def _as_fields(params: SamplingParams) -> dict[str, Any]:
 
 def _check_placement(session: object, replica: object) -> None:
     """The server checks values; what a message cannot even carry is refused here. Raises BadRequest."""
-    if not isinstance(session, str) or not session.isascii():
-        raise BadRequest(f"session is {session!r}; it must be 1 to 128 visible ASCII characters", param="session")
+    if not isinstance(session, str) or not session.isascii() or len(session) > MAX_SESSION:
+        raise BadRequest(
+            f"session is {session!r}; it must be 1 to {MAX_SESSION} visible ASCII characters", param="session"
+        )
     is_number = isinstance(replica, int) and not isinstance(replica, bool) and 0 <= replica < 2**31
     if replica is not None and not is_number:
         raise BadRequest(f"replica is {replica!r}; it must be a replica's number, from 0 on", param="replica")

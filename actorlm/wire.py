@@ -26,6 +26,9 @@ UInt8 = Annotated[bytes, msgspec.Meta(extra={"column": "uint8"})]
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """A number or a count that fits an int32 column."""
+MAX_SESSION = 128
+Session = Annotated[str, msgspec.Meta(max_length=MAX_SESSION)]
+"""What a client calls several requests that belong together; empty for none."""
 RequestId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 

@@ -2,7 +2,7 @@
 
 from actorlm.messages.actor import Control
 from actorlm.sampling import SamplingParams
-from actorlm.wire import Int32, Int64, Message, Natural, RequestId
+from actorlm.wire import Int32, Int64, Message, Natural, RequestId, Session
 
 MAX_PRIORITY = 1000
 
@@ -30,7 +30,7 @@ class Generate(Message):
     cache_salt: str = ""
     adapter: str | None = None
     trace_id: str = ""
-    session: str = ""
+    session: Session = ""
     replica: Natural | None = None
 
 

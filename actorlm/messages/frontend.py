@@ -5,7 +5,7 @@ from enum import IntEnum
 from actorlm.logprobs import Logprobs
 from actorlm.messages.actor import Control, Drain, MetricsCollected, TreeChanged
 from actorlm.messages.balancer import RequestRefused
-from actorlm.wire import Int32, Int64, Message, RequestId, UInt8
+from actorlm.wire import Int32, Int64, Message, RequestId, Session, UInt8
 
 
 class Finish(IntEnum):
@@ -66,7 +66,7 @@ class Complete(Message):
 
     request: RequestId
     body: bytes
-    session: str = ""
+    session: Session = ""
     replica: int | None = None
 
 
@@ -75,7 +75,7 @@ class Chat(Message):
 
     request: RequestId
     body: bytes
-    session: str = ""
+    session: Session = ""
     replica: int | None = None
 
 

@@ -152,9 +152,10 @@ async def test_a_session_and_a_replica_over_zeromq(start):
             with pytest.raises(BadRequest) as caught:
                 await read(client.generate("Hi", replica=wrong))
             assert caught.value.param == "replica"
-        with pytest.raises(BadRequest) as caught:
-            await read(client.generate("Hi", session="a b"))
-        assert caught.value.param == "session"
+        for wrong in ("a b", "\u00e4", "x" * 129, 5):
+            with pytest.raises(BadRequest) as caught:
+                await read(client.generate("Hi", session=wrong))
+            assert caught.value.param == "session"
 
 
 def test_a29_a_replica_dies_and_comes_back(start):

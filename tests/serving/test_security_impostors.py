@@ -8,7 +8,7 @@ from impostor import every_message, say, variations
 from tree import Tree, until
 
 from actorlm.logprobs import Logprobs
-from actorlm.messages.balancer import LoadReported, ReplicaAnnounced
+from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestsEnded
 from actorlm.messages.detokenizer import Close, Open, TokensSampled
 from actorlm.messages.engine import Abort, Generate
 from actorlm.messages.executor import StepDone, StepFailed, WorkerReady
@@ -85,6 +85,8 @@ def test_e04_generate_with_every_value(tree, sockets):
         "adapter": ["x"],
         "cache_salt": ["x" * 100_000],
         "deadline_ms": [0, -1],
+        "session": ["", "x" * 128, "x" * 100_000],
+        "replica": [0, 1, 9999, -1],
     }
     plain = {"attempt": 0, "frontend": "frontend-77", "detokenizer": 0, "prompt_ids": int32([1]), "generated_ids": b"",
              "sampling": SamplingParams(max_tokens=2)}  # fmt: skip
@@ -102,11 +104,12 @@ def test_e04_announcements_of_others(tree, sockets):
     messages = [
         ReplicaAnnounced(9999, 10**9, 256),
         ReplicaAnnounced(0, 10**9, 256),
-        LoadReported(0, 0, 0, 0, int64(range(100))),
+        LoadReported(0, 0, 0, 0, 0, 0),
+        RequestsEnded(0, int64(range(100))),
     ]
     before = dropped(tree, "balancer")
     say(sockets["balancer"], "balancer", "engine", "engine-77", messages)
-    until(lambda: dropped(tree, "balancer") == before + 3, 5)
+    until(lambda: dropped(tree, "balancer") == before + 4, 5)
     for _ in range(4):
         tree.sentinel()
 
