@@ -33,7 +33,7 @@ from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.network import Network
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.topology import Role
-from actorlm.wire import Message
+from actorlm.wire import MAX_SESSION, Message
 
 __all__ = ["Client", "Delta", "Stream", "Usage"]
 
@@ -42,8 +42,6 @@ HIGH_WATER = 16_384
 MAILBOX_CAPACITY = 1024
 ALL_THE_ROOM = 2**31 - 1
 """A `max_tokens` that is cut to the room that the prompt leaves, as None is in SamplingParams."""
-
-MAX_SESSION = 128
 
 Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
 
@@ -239,7 +237,7 @@ def _check_placement(session: object, replica: object) -> None:
     """The server checks values; what a message cannot even carry is refused here. Raises BadRequest."""
     if not isinstance(session, str) or not session.isascii() or len(session) > MAX_SESSION:
         raise BadRequest(
-            f"session is {session!r}; it must be 1 to {MAX_SESSION} visible ASCII characters", param="session"
+            f"session is {session!r:.200}; it must be 1 to {MAX_SESSION} visible ASCII characters", param="session"
         )
     is_number = isinstance(replica, int) and not isinstance(replica, bool) and 0 <= replica < 2**31
     if replica is not None and not is_number:

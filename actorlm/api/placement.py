@@ -9,18 +9,19 @@ from litestar.types import Scope
 
 from actorlm.api.ports import Limits, Placement
 from actorlm.errors import BadRequest
+from actorlm.wire import MAX_SESSION
 
 SESSION = "X-Session-ID"
 REPLICA = "X-data-parallel-rank"
 
-VALID = re.compile(r"[!-~]{1,128}")
+VALID = re.compile(rf"[!-~]{{1,{MAX_SESSION}}}")
 NUMBER = re.compile(r"[0-9]{1,9}")
 
 PARAMETERS = (
     Parameter(
         SESSION,
         "header",
-        Schema(type=OpenAPIType.STRING, min_length=1, max_length=128, pattern="^[!-~]+$"),
+        Schema(type=OpenAPIType.STRING, min_length=1, max_length=MAX_SESSION, pattern="^[!-~]+$"),
         "Requests of the same session go to the same replica, as long as that lives and is not overloaded",
     ),
     Parameter(
@@ -53,7 +54,7 @@ def _header(headers: Iterable[tuple[bytes, bytes]], name: str) -> str | None:
 
 def _check_session(session: str, name: str) -> None:
     if not VALID.fullmatch(session):
-        raise BadRequest(f"{name} is {session!r}; it must be 1 to 128 visible ASCII characters", param=name)
+        raise BadRequest(f"{name} is {session!r}; it must be 1 to {MAX_SESSION} visible ASCII characters", param=name)
 
 
 def _replica(number: str, name: str, limits: Limits) -> int:
