@@ -42,6 +42,9 @@ METRICS: dict[str, Metric] = {
     "prefix_affinity_tokens": Metric(
         "counter", "Prompt tokens that replicas were believed to hold when requests were sent there.", ("engine",)
     ),
+    "checkpoint_bytes_read": Metric(
+        "gauge", "Bytes of the checkpoint's tensors that a worker has read: its own share.", ("engine", "rank")
+    ),
     "prompt_tokens": Metric("counter", "Prompt tokens of finished requests."),
     "generation_tokens": Metric("counter", "Tokens generated."),
     "request_success": Metric("counter", "Choices ended, by reason; abort and error included.", ("finished_reason",)),

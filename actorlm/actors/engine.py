@@ -37,6 +37,9 @@ from actorlm.wire import Message, int32, int64, read_int64
 LOAD_STEPS = 16
 """Steps from one report of the load to the next."""
 
+DESCRIBE_S = 60.0
+"""Time for workers that rest to say what they have read."""
+
 
 class EngineCore(Actor[Inbox | LinkEvent]):
     """The shell around `scheduling.core.Core` and an executor."""
@@ -101,6 +104,9 @@ class EngineCore(Actor[Inbox | LinkEvent]):
     async def _serve(self) -> None:
         """Starts the executor, then runs steps for as long as there is work."""
         await self._executor.start(self._membership.phase)
+        workers = await self._executor.collective_rpc("describe", timeout_s=DESCRIBE_S)
+        for rank, worker in enumerate(workers):
+            self._membership.metrics.set("checkpoint_bytes_read", worker["bytes_read"], (str(self._replica), str(rank)))
         self._loaded = True
         self._announce()
         while True:

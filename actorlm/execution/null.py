@@ -41,6 +41,7 @@ class NullRunner:
         step_ms: float = 0.0,
         answers: bool = True,
     ) -> None:
+        self.bytes_read = 0
         self._model = model
         self._num_blocks = num_blocks
         self._max_model_len = max_model_len

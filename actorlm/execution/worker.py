@@ -20,6 +20,9 @@ PATIENCE_S = 600.0
 class Runner(Protocol):
     """What computes steps: `execution.runner.Runner`, or `execution.null.NullRunner`."""
 
+    bytes_read: int
+    """Of the checkpoint's tensors."""
+
     def load(self, progress: Callable[[int, int], None]) -> None:
         """Loads the weights; `progress` gets bytes done and in total."""
 
@@ -63,8 +66,8 @@ class Worker:
         return self.callable[method](*args)
 
     def describe(self) -> dict[str, Any]:
-        """What this worker has done and is doing."""
-        return {"last_step": self.last_step, "doing": self.doing}
+        """What this worker has done and is doing, and how much of the checkpoint it has read."""
+        return {"last_step": self.last_step, "doing": self.doing, "bytes_read": self._runner.bytes_read}
 
 
 def build_worker(

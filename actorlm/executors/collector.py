@@ -82,6 +82,7 @@ class ResultCollector(Actor[Inbox | LinkEvent]):
         for future in waiting:
             if not future.done():
                 future.set_exception(failure)
+                future.exception()  # nobody need look: whoever wants to know has been told
 
     def _rank(self, sender: str, message: Inbox) -> int:
         """The sender's, who speaks only for itself."""

@@ -105,6 +105,7 @@ class InlineExecutor(Executor):
         for answer in list(self._answers):
             if not answer.done():
                 answer.set_exception(failure)
+                answer.exception()  # nobody need look: whoever wants to know has been told
 
     def _step(self, step: RunStep) -> StepDone:
         if self._broken is not None:

@@ -35,6 +35,8 @@ def step(number, size=0):
 class EchoRunner:
     """Answers each step with its number, if it `answers`. `acts` are done in steps of certain numbers."""
 
+    bytes_read = 7
+
     def __init__(self, answers=True, acts=None):
         self._answers = answers
         self._acts = acts or {}

@@ -44,7 +44,7 @@ async def test_steps_are_answered_in_order(executor):
 async def test_a_listed_method_is_called_on_every_rank(executor):
     executor.execute_model(step(0))
     described = await within(executor.collective_rpc("describe", timeout_s=5))
-    assert described == [{"last_step": 0, "doing": "idle"}] * len(executor.ranks.all)
+    assert described == [{"last_step": 0, "doing": "idle", "bytes_read": 7}] * len(executor.ranks.all)
 
 
 async def test_one_rank_alone_replies(executor):

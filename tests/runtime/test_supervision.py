@@ -77,7 +77,7 @@ def test_a_replica_restarts_as_one_and_others_never_notice(tree):
     effects = tree.exited("worker-0-0", "killed", 100.0)
     assert effects[0] == AnnounceLost("worker-0-0", "worker", 1)
     assert effects[1] == TreeMoved(complete=False, serving=True, missing=("worker-0-0",))
-    assert [effect.name for effect in _kinds(effects, KillChild)] == ["engine-0"]
+    assert _kinds(effects, KillChild) == [KillChild("engine-0", "it restarts with worker-0-0", follows=True)]
     assert _kinds(effects, LookAt) == [LookAt(100.1)]
     tree.exited("engine-0", "killed", 100.05)
     assert tree.look(100.1) == [StartChild("worker-0-0", 2), StartChild("engine-0", 2), LookAt(110.1)]
