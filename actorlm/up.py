@@ -151,6 +151,7 @@ def _supervision(config: Config, topology: Topology, pulse: Pulse) -> Supervisio
     policy = RestartPolicy(
         max_restarts=options.max_restarts,
         silence_ticks=pulse.beats,
+        tick_s=pulse.beat_s,
         start_timeout_s=options.start_timeout_s,
     )
     return Supervision.of([Child(planned.name, planned.role, planned.group) for planned in topology.processes], policy)

@@ -113,10 +113,11 @@ Effect = StartChild | KillChild | AnnounceLost | TreeMoved | LookAt | GiveUp
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often and how fast to restart, and how long silence may last."""
+    """How often and how fast to restart, and how many ticks of `tick_s` silence may last."""
 
     max_restarts: int
     silence_ticks: int
+    tick_s: float
     start_timeout_s: float
     window_s: float = 60.0
     first_pause_s: float = 0.1
@@ -208,7 +209,8 @@ class Supervision:
                 continue
             child.silent_ticks += 1
             if child.silent_ticks == self.policy.silence_ticks:
-                yield KillChild(child.name, f"silent for {child.silent_ticks} heartbeats (--heartbeat-timeout-s)")
+                silent_s = child.silent_ticks * self.policy.tick_s
+                yield KillChild(child.name, f"silent for {silent_s:.0f} s (--heartbeat-timeout-s)")
 
     def _restart_due(self, now: float) -> Iterator[Effect]:
         for group in [group for group, due in self._due.items() if due <= now]:

@@ -15,7 +15,7 @@ from actorlm.runtime.supervision import (
     TreeMoved,
 )  # fmt: skip
 
-POLICY = RestartPolicy(max_restarts=2, silence_ticks=20, start_timeout_s=10.0)
+POLICY = RestartPolicy(max_restarts=2, silence_ticks=20, tick_s=0.5, start_timeout_s=10.0)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_silent_child_is_killed_by_ticks_not_by_time(tree):
         assert tree.tick() == []
         for name in ("engine-0", "engine-1", "worker-0-0", "worker-1-0"):
             tree.heard(name)
-    assert tree.tick() == [KillChild("balancer", "silent for 20 heartbeats (--heartbeat-timeout-s)")]
+    assert tree.tick() == [KillChild("balancer", "silent for 10 s (--heartbeat-timeout-s)")]
 
 
 def test_a_starting_child_may_be_silent(tree):

@@ -43,7 +43,7 @@ def test_a14_trees_that_start_together_all_start(start, trees, rounds):
     """With someone about who takes every free port that could be had for a moment."""
     for _ in range(rounds):
         with PortGrabber():
-            started = [start(*NULL, "--dp", 2, "--executor", "broadcast", ready=False, port=0) for _ in range(trees)]
+            started = [start(*NULL, "--dp", 2, "--tp", 2, ready=False, port=0) for _ in range(trees)]
             results = in_parallel([lambda tree=tree: tree.wait_ready(60 + 10 * trees) for tree in started])
         assert [type(result) for result in results] == [Tree] * trees, results
         assert len({tree.port for tree in started}) == trees

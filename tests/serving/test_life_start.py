@@ -1,6 +1,7 @@
 """Starts that cannot succeed end within seconds with one clear line; starts that can are not ready too early."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -124,6 +125,33 @@ def test_a12_a_model_that_is_damaged(start, tiny_llama, damage):
     assert_fails(start(tiny_llama, ready=False), 1, reason)
 
 
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        (("--tp", 3), "4 attention heads cannot be shared by 3 ranks; --tp may be 1, 2 or 4"),
+        (("--tp", 8), "4 attention heads cannot be shared by 8 ranks; --tp may be 1, 2 or 4"),
+        (("--pp", 3), "the model has 2 layers, and a stage needs one; --pp may be 1 to 2"),
+        (("--tp", 2, "--pp", 9), "--pp may be 1 to 2"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_a45_a_model_that_cannot_be_cut_so(start, tiny_llama, shape, reason):
+    """Before anything starts, with what there is and what would fit."""
+    tree = start(tiny_llama, *shape, ready=False)
+    assert_fails(tree, 2, reason, 3)
+    assert "start " not in tree.log
+
+
+def test_a12_a_worker_among_several_cannot_load(start, tiny_llama):
+    """Found by the workers alone, as the weights are looked at when they are read: one cause, without a traceback."""
+    config = tiny_llama / "config.json"
+    config.write_text(config.read_text().replace('"vocab_size": 258', '"vocab_size": 270'))
+    tree = start(tiny_llama, "--tp", 2, ready=False)
+    assert_fails(tree, 1, "embed_tokens", 60)
+    assert re.search(r"rank [01] on \S+ \(pid \d+\), loading weights: ", tree.log.splitlines()[-1]), tree.log
+    assert len(re.findall("^lost ", tree.log, re.MULTILINE)) == 1
+
+
 @pytest.mark.parametrize("path", ["/no/such/model", "./model.gguf", "no-such-short-name"])
 def test_a12_a_model_that_is_not_there(start, path):
     assert_fails(start(path, ready=False), 1, path)
@@ -150,7 +178,7 @@ def test_a12_too_little_memory(start, tiny_llama, options):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=lambda number: number.name)
 def test_a12_a_process_dies_while_it_starts(start, victim, number):
     """Before the tree was ready once, any death ends it: the first cause is the last thing printed."""
-    tree = start(*NULL, "--executor", "broadcast", ready=False)
+    tree = start(*NULL, "--tp", 2, ready=False)
     until(lambda: f"actorlm {victim}" in tree.processes().values(), 10, every=0.001)
     pid = tree.kill(victim, number)
     assert_fails(tree, 1, f"actorlm: {victim} (pid {pid}): killed by {number.name}", 10)

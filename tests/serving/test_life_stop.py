@@ -177,7 +177,7 @@ class Terminal:
 @pytest.mark.parametrize("whom", ["group", "supervisor"])
 def test_a07_ctrl_c_stops_everybody(start, whom):
     """In a terminal the whole process group gets the signal. Streams end with an error event either way."""
-    terminal = Terminal(start, *NULL, "--null-step-ms", 20, "--dp", 2, "--executor", "broadcast")
+    terminal = Terminal(start, *NULL, "--null-step-ms", 20, "--tp", 2)
     tree = terminal.tree
     streams = running(tree, 4)
     if whom == "group":

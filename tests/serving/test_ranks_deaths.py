@@ -110,7 +110,7 @@ def test_a02_a_worker_among_several_stands_still(start):
     assert endings(streams, 10) == ["error"] * 2
     until_whole_again(tree)
     [lost] = re.findall("^lost .*", tree.log, re.MULTILINE)
-    why = r"silent for 5 heartbeats \(--heartbeat-timeout-s\); last heard of: (step \d+|idle)"
+    why = r"silent for 4 s \(--heartbeat-timeout-s\); last heard of: (step \d+|idle)"
     assert re.fullmatch(rf"lost worker-0-1 \(pid {pid}\): killed by SIGKILL \({why}\)", lost)
     assert not set(before.values()) & {pids(tree)[name] for name in ("engine-0", "worker-0-0", "worker-0-1")}
 
