@@ -5,29 +5,11 @@ from actorlm.layers.arena import Arena
 from actorlm.layers.attention import Attention
 from actorlm.layers.decoder_layer import DecoderLayer
 from actorlm.layers.mlp import GatedMLP
-from actorlm.models.decoder import Decoder, Names
+from actorlm.models.decoder import Decoder
+from actorlm.models.llama import NAMES as LLAMA
 from actorlm.partition import Stage
 
-NAMES = Names(
-    top={
-        "embedding": {"safetensors": "model.embed_tokens", "gguf": "token_embd"},
-        "norm": {"safetensors": "model.norm", "gguf": "output_norm"},
-        "head": {"safetensors": "lm_head", "gguf": "output"},
-    },
-    layer={"safetensors": "model.layers.{}.", "gguf": "blk.{}."},
-    in_layer={
-        "attention_norm": {"safetensors": "input_layernorm", "gguf": "attn_norm"},
-        "query": {"safetensors": "self_attn.q_proj", "gguf": "attn_q"},
-        "key": {"safetensors": "self_attn.k_proj", "gguf": "attn_k"},
-        "value": {"safetensors": "self_attn.v_proj", "gguf": "attn_v"},
-        "output": {"safetensors": "self_attn.o_proj", "gguf": "attn_output"},
-        "mlp_norm": {"safetensors": "post_attention_layernorm", "gguf": "ffn_norm"},
-        "gate": {"safetensors": "mlp.gate_proj", "gguf": "ffn_gate"},
-        "up": {"safetensors": "mlp.up_proj", "gguf": "ffn_up"},
-        "down": {"safetensors": "mlp.down_proj", "gguf": "ffn_down"},
-    },
-    in_halves={"safetensors": ("query", "key"), "gguf": ("query", "key")},
-)
+NAMES = LLAMA._replace(in_halves={"safetensors": ("query", "key"), "gguf": ("query", "key")})
 
 
 def build(model: ModelDescription, arena: Arena, stage: Stage) -> Decoder:

@@ -5,34 +5,16 @@ from actorlm.layers.arena import Arena
 from actorlm.layers.attention import Attention, QueryKeyNorms
 from actorlm.layers.decoder_layer import DecoderLayer
 from actorlm.layers.mlp import GatedMLP
-from actorlm.models.decoder import Decoder, Names
+from actorlm.models.decoder import Decoder
+from actorlm.models.llama import NAMES as LLAMA
 from actorlm.partition import Stage
 
-NAMES = Names(
-    top={
-        "embedding": {"safetensors": "model.embed_tokens", "gguf": "token_embd"},
-        "norm": {"safetensors": "model.norm", "gguf": "output_norm"},
-        "head": {"safetensors": "lm_head", "gguf": "output"},
-    },
-    layer={"safetensors": "model.layers.{}.", "gguf": "blk.{}."},
-    in_layer={
-        "attention_norm": {"safetensors": "input_layernorm", "gguf": "attn_norm"},
-        "query": {"safetensors": "self_attn.q_proj", "gguf": "attn_q"},
-        "key": {"safetensors": "self_attn.k_proj", "gguf": "attn_k"},
-        "value": {"safetensors": "self_attn.v_proj", "gguf": "attn_v"},
-        "query_norm": {"safetensors": "self_attn.q_norm", "gguf": "attn_q_norm"},
-        "key_norm": {"safetensors": "self_attn.k_norm", "gguf": "attn_k_norm"},
-        "output": {"safetensors": "self_attn.o_proj", "gguf": "attn_output"},
-        "mlp_norm": {"safetensors": "post_attention_layernorm", "gguf": "ffn_norm"},
-        "gate": {"safetensors": "mlp.gate_proj", "gguf": "ffn_gate"},
-        "up": {"safetensors": "mlp.up_proj", "gguf": "ffn_up"},
-        "down": {"safetensors": "mlp.down_proj", "gguf": "ffn_down"},
-    },
-    in_halves={
-        "safetensors": ("query", "key", "query_norm", "key_norm"),
-        "gguf": ("query", "key", "query_norm", "key_norm"),
-    },
-)
+NORMS = {
+    "query_norm": {"safetensors": "self_attn.q_norm", "gguf": "attn_q_norm"},
+    "key_norm": {"safetensors": "self_attn.k_norm", "gguf": "attn_k_norm"},
+}
+IN_HALVES = ("query", "key", "query_norm", "key_norm")
+NAMES = LLAMA._replace(in_layer={**LLAMA.in_layer, **NORMS}, in_halves={"safetensors": IN_HALVES, "gguf": IN_HALVES})
 
 
 def build(model: ModelDescription, arena: Arena, stage: Stage) -> Decoder:
