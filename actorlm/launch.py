@@ -262,16 +262,19 @@ def _build_worker(child: _Child) -> Built:
 
 
 def _build_tensor_worker(spec: Specification) -> Any:
-    from actorlm.execution.worker import build_worker, meet_at
+    from actorlm.execution.worker import PATIENCE_S, build_worker, meet_at
 
     process, topology = spec.process, spec.topology
     assert process.place is not None, "tensors are computed in a place"
     meeting = f"{topology.directory}/{process.group}-meeting-{spec.incarnation}"
+    patience_s = max(
+        PATIENCE_S, 2 * spec.config.supervision.step_timeout_s
+    )  # the step timeout, which knows more, first
     return build_worker(
         spec.config,
         spec.model,
         place=process.place,
-        meet=meet_at(meeting, process.place) if process.place.world_size > 1 else None,
+        meet=meet_at(meeting, process.place, patience_s) if process.place.world_size > 1 else None,
         num_blocks=_num_blocks(spec),
         threads=topology.threads,
     )

@@ -115,12 +115,12 @@ def build_worker(
     )
 
 
-def meet_at(address: str, place: Place) -> Callable[[], Any]:
+def meet_at(address: str, place: Place, patience_s: float = PATIENCE_S) -> Callable[[], Any]:
     """What makes the `Meeting` of a replica's ranks at an address that is new with each of their starts."""
 
     def meet() -> Any:
         from actorlm.parallel.meeting import Meeting  # noqa: PLC0415 - imports torch
 
-        return Meeting(address, place, patience_s=PATIENCE_S)
+        return Meeting(address, place, patience_s=patience_s)
 
     return meet

@@ -73,6 +73,7 @@ def test_a_worker_dies(tree_of, shape, victim, number, phase):
     until(lambda: not set(replica.values()) & set(tree.processes()), 2)
     assert time.monotonic() - killed_at < 2 * PATIENCE
     assert set(endings(streams, 10)) <= {"error", "done"}
+    until(lambda: set(replica) <= set(pids(tree)), 5)
     until_whole_again(tree)
     assert {name for name, old in before.items() if pids(tree)[name] != old} == set(replica)
     assert re.findall("^lost .*", tree.log[said:], re.MULTILINE) == [
