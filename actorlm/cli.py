@@ -108,6 +108,10 @@ def up(model_argument: str | None, **flags: Any) -> None:
         from actorlm.up import leave_on_signals, run_tree
 
         leave_on_signals()
+        if config.parallel.executor == "external":
+            from actorlm.external import run_rank
+
+            return run_rank(config)
         setproctitle("actorlm supervisor")
         configure_logging(config.supervision.log_level, "supervisor")
         return run_tree(config)

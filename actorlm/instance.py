@@ -122,6 +122,12 @@ def running() -> list[Path]:
     return [directory for base in bases for directory in sorted(base.iterdir()) if _held(directory)]
 
 
+def find_in_base(name: str) -> Path | None:
+    """A file that a process of this user has put beside the run directories, or None."""
+    candidates = [base / name for base in runtime_directories() if _is_private(base)]
+    return next((path for path in candidates if path.exists()), None)
+
+
 def _is_private(directory: Path) -> bool:
     try:
         status = directory.lstat()

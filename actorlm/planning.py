@@ -1,6 +1,7 @@
 """What every start begins with: the model that the options name, and the plan for this machine. Starts nothing."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -69,6 +70,17 @@ def kernels(config: Config) -> str:
 def lacks_kernels(config: Config) -> bool:
     """Whether plain torch computes because compiled kernels are not there, although they may be used."""
     return not _is_null(config) and config.model.cpu_kernels == "auto" and choose_level("auto") is None
+
+
+def child_environment(topology: Topology, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a tree's processes. Libraries read it when they are imported."""
+    return {
+        SPIN_VARIABLE: SPIN_COUNT,
+        **inherited,
+        "SPT_NOENV": "1",  # process titles must not overwrite the environment, which others may read
+        "OMP_NUM_THREADS": str(topology.threads),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 def plan_tree(config: Config, model: ModelDescription, directory: str) -> Topology:

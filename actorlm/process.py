@@ -17,7 +17,13 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args()
 
-    from actorlm.runtime.child import SUPERVISORS_SIGNALS, die_with_parent, read_specification, take_report_pipe
+    from actorlm.runtime.child import (
+        SUPERVISORS_SIGNALS,
+        die_with_parent,
+        read_specification,
+        run_reporting,
+        take_report_pipe,
+    )
 
     die_with_parent(options.parent)
     for number in SUPERVISORS_SIGNALS:
@@ -28,27 +34,13 @@ def main() -> int:
     from setproctitle import setproctitle
 
     setproctitle(f"actorlm {options.name}")
-    try:
+
+    def run() -> None:
         from actorlm.launch import run_child
 
         run_child(specification)
-    except Exception as error:  # noqa: BLE001 - the last words of this process, whatever ended it
-        os.write(report, _last_words(error))
-        return 1
-    return 0
 
-
-def _last_words(error: Exception) -> bytes:
-    import traceback
-
-    import msgspec
-
-    from actorlm.errors import ActorlmError
-    from actorlm.runtime.child import LastWords
-
-    lines = "".join(traceback.format_exception(error))
-    words = LastWords(type(error).__name__, str(error), isinstance(error, ActorlmError), lines[-16_000:])
-    return msgspec.json.encode(words)
+    return run_reporting(run, report)
 
 
 if __name__ == "__main__":

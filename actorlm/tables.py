@@ -38,8 +38,17 @@ def print_plan(topology: Topology, config: Config, model: ModelDescription, kern
     console.print(f"clients  {', '.join(topology.address(one.name) for one in topology.of_role(Role.FRONTEND))}")
     console.print(f"sockets  {topology.address('NAME')}, in a private directory made at the start")
     console.print(f"KV cache {topology.kv_cache_tokens:,} tokens a replica; executor {topology.executor}")
+    if topology.executor == "external":
+        console.print(f"launched {_launched(topology)}")
     console.print(f"kernels  {kernels}")
     console.print(f"memory   {topology.memory_bytes >> 20:,} MiB of weights and KV caches")
+
+
+def _launched(topology: Topology) -> str:
+    """What each of a launcher's processes runs."""
+    workers = topology.of_role(Role.WORKER)
+    alone = ", ".join(f"rank {worker.launched_rank}: {worker.name}" for worker in workers if worker.launched_rank)
+    return f"{len(workers)} processes; rank 0: all but these; {alone or 'there are no others'}"
 
 
 def _planned_row(process: PlannedProcess) -> tuple[str, ...]:

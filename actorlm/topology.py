@@ -79,7 +79,8 @@ class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
     `index` is the frontend's or detokenizer's number, or the replica of an engine or worker; `place` is where tensors
     are computed, in a worker or in an engine that has the only one. Processes of one `group` live and die together.
-    `binds` and `connects` are names of sockets.
+    `binds` and `connects` are names of sockets. `launched_rank` is a worker's among all processes of a launcher's job;
+    rank 0 starts its own worker.
     """
 
     name: str
@@ -88,6 +89,7 @@ class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     place: Place | None = None
     device: str | None = None
+    launched_rank: int | None = None
     binds: tuple[str, ...] = ()
     connects: tuple[str, ...] = ()
     memory_bytes: int = 0
@@ -257,6 +259,7 @@ def _replica(replica: int, executor: str, device: str, ranks: Sequence[tuple[Pla
             place=place,
             device=device,
             memory_bytes=memory,
+            launched_rank=replica * len(ranks) + place.rank if executor == "external" else None,
             connects=("supervisor", *sockets),
         )
     yield PlannedProcess(

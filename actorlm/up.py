@@ -6,7 +6,7 @@ What can be wrong with options, model, port and memory is found here, in seconds
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import msgspec
@@ -18,9 +18,10 @@ from actorlm.errors import ConfigError
 from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
-from actorlm.planning import SPIN_COUNT, SPIN_VARIABLE, find_model, kernels, plan_tree
-from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess
+from actorlm.planning import child_environment, find_model, kernels, plan_tree
+from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess, SupervisedProcess
 from actorlm.runtime.identity import this_process
+from actorlm.runtime.launched import LaunchedProcess
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.supervision import Child, RestartPolicy, Supervision
@@ -29,6 +30,9 @@ from actorlm.screen import Screen
 from actorlm.topology import Role, Topology
 
 BACKLOG = 2048
+
+Spawn = Callable[[str, int], SupervisedProcess]
+"""Starts an actor's process by its name and incarnation."""
 
 
 def leave_on_signals() -> None:
@@ -41,8 +45,11 @@ def leave_on_signals() -> None:
         signal.signal(number, leave)
 
 
-def run_tree(config: Config) -> int:
-    """Runs a whole tree in the foreground; returns the exit status. Raises ActorlmError for what never started."""
+def run_tree(config: Config, launched: Callable[[], Mapping[int, LaunchedProcess]] = dict) -> int:
+    """Runs a whole tree in the foreground; returns the exit status. Raises ActorlmError for what never started.
+
+    `launched` waits for the processes that a launcher has started, and returns them by their rank.
+    """
     screen = Screen()
     listener = listen(config)
     try:
@@ -54,7 +61,8 @@ def run_tree(config: Config) -> int:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
             topology = plan_tree(config, model, str(instance.directory))
             _warn_of_short_cache(topology, model, screen)
-            return _supervise(config, model, topology, listener, screen)
+            spawn = _spawner(config, model, topology, listener, launched())
+            return _supervise(config, model, topology, listener, screen, spawn)
         finally:
             instance.close()
     finally:
@@ -94,12 +102,12 @@ def url(host: str, port: int) -> str:
 
 
 def _supervise(
-    config: Config, model: ModelDescription, topology: Topology, listener: socket.socket, screen: Screen
+    config: Config, model: ModelDescription, topology: Topology, listener: socket.socket, screen: Screen, spawn: Spawn
 ) -> int:
     import uvloop  # noqa: PLC0415 - `plan` and `--help` do without
 
     signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)  # an exception in the loop's own code would break it
-    supervisor: Supervisor = uvloop.run(_run(config, model, topology, listener, screen))
+    supervisor: Supervisor = uvloop.run(_run(config, model, topology, listener, screen, spawn))
     for number in SUPERVISORS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # there is nothing left that it could stop
     if supervisor.cause:
@@ -108,7 +116,7 @@ def _supervise(
 
 
 async def _run(
-    config: Config, model: ModelDescription, topology: Topology, listener: socket.socket, screen: Screen
+    config: Config, model: ModelDescription, topology: Topology, listener: socket.socket, screen: Screen, spawn: Spawn
 ) -> Supervisor:
     mailbox: Mailbox[Any] = Mailbox(Role.SUPERVISOR, MAILBOX_CAPACITY, Overflow.PAUSE)
     network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY)
@@ -127,7 +135,7 @@ async def _run(
         tallies=network.tallies,
         supervision=_supervision(config, topology, pulse),
         pulse=pulse,
-        spawn=_spawner(config, model, topology, listener),
+        spawn=spawn,
         screen=screen,
         model=model.name,
         url=address,
@@ -154,22 +162,24 @@ def _supervision(config: Config, topology: Topology, pulse: Pulse) -> Supervisio
         tick_s=pulse.beat_s,
         start_timeout_s=options.start_timeout_s,
     )
-    return Supervision.of([Child(planned.name, planned.role, planned.group) for planned in topology.processes], policy)
+    children = [
+        Child(planned.name, planned.role, planned.group, replaceable=planned.launched_rank is None)
+        for planned in topology.processes
+    ]
+    return Supervision.of(children, policy)
 
 
 def _spawner(
-    config: Config, model: ModelDescription, topology: Topology, listener: socket.socket
-) -> Callable[[str, int], ChildProcess]:
+    config: Config,
+    model: ModelDescription,
+    topology: Topology,
+    listener: socket.socket,
+    launched: Mapping[int, LaunchedProcess],
+) -> Spawn:
     processes = {process.name: process for process in topology.processes}
-    environment = {
-        SPIN_VARIABLE: SPIN_COUNT,
-        **os.environ,
-        "SPT_NOENV": "1",  # process titles must not overwrite the environment, which others may read
-        "OMP_NUM_THREADS": str(topology.threads),
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    environment = child_environment(topology, os.environ)
 
-    def spawn(name: str, incarnation: int) -> ChildProcess:
+    def spawn(name: str, incarnation: int) -> SupervisedProcess:
         process = processes[name]
         sockets = [listener] if process.role == Role.FRONTEND else []
         specification = Specification(
@@ -180,6 +190,9 @@ def _spawner(
             model=model,
             listener=listener.fileno() if sockets else None,
         )
-        return ChildProcess.spawn(["actorlm.process", name], msgspec.json.encode(specification), environment, sockets)
+        text = msgspec.json.encode(specification)
+        if process.launched_rank:
+            return launched[process.launched_rank].begin(text)
+        return ChildProcess.spawn(["actorlm.process", name], text, environment, sockets)
 
     return spawn

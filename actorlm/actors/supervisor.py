@@ -32,7 +32,7 @@ from actorlm.messages.supervisor import (
     ReadMetrics,
 )  # fmt: skip
 from actorlm.runtime.actor import Actor
-from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess
+from actorlm.runtime.child import SUPERVISORS_SIGNALS, SupervisedProcess
 from actorlm.runtime.errors import PeerFull, PeerUnknown
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
@@ -64,7 +64,7 @@ INTERRUPTED_STATUS = 130
 class _Running:
     """What is known of a child's process besides its state."""
 
-    process: ChildProcess
+    process: SupervisedProcess
     started_at: float
     phase: str = ""
     phase_at: float = 0.0
@@ -86,7 +86,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         tallies: Collection[Tally],
         supervision: Supervision,
         pulse: Pulse,
-        spawn: Callable[[str, int], ChildProcess],
+        spawn: Callable[[str, int], SupervisedProcess],
         screen: Screen,
         model: str,
         url: str,

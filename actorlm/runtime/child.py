@@ -12,9 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
+
+from actorlm.errors import ActorlmError
 
 PR_SET_PDEATHSIG = 1
 SUPERVISORS_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -28,6 +32,21 @@ class LastWords(msgspec.Struct, frozen=True):
     message: str
     expected: bool
     traceback: str
+
+
+class SupervisedProcess(Protocol):
+    """What a supervisor needs of a process, whoever started it."""
+
+    pid: int
+
+    def watch(self, add_reader: Callable[[int, Callable[[], None]], None], on_exit: Callable[[], None]) -> None:
+        """Has the event loop call `on_exit` when the process has ended."""
+
+    def reap(self, remove_reader: Callable[[int], object]) -> str:
+        """Lets go of the ended process and says how it ended."""
+
+    def signal(self, number: int) -> None:
+        """Sends a signal; a process that has ended already does not mind."""
 
 
 class ChildProcess:
@@ -93,13 +112,35 @@ class ChildProcess:
 
 def describe_exit(status: int, report: bytes) -> str:
     """One line, or a line and a traceback: the last words if there are any, else the exit status or signal."""
+    killed = f"killed by {signal.Signals(-status).name}" if status < 0 else ""
+    return describe_words(report) or killed or f"exited with status {status}"
+
+
+def describe_words(report: bytes) -> str:
+    """The last words, one line, or a line and a traceback; empty if there are none."""
     try:
         words = msgspec.json.decode(report, type=LastWords)
     except msgspec.DecodeError:
-        return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        return ""
     if words.expected:
         return words.message
     return f"{words.error}: {words.message}\n{words.traceback}".rstrip()
+
+
+def run_reporting(run: Callable[[], None], report: int) -> int:
+    """Runs the work of this process, whose failure becomes its last words; returns its exit status."""
+    try:
+        run()
+    except Exception as error:  # noqa: BLE001 - whatever ended it
+        os.write(report, _last_words(error))
+        return 1
+    return 0
+
+
+def _last_words(error: Exception) -> bytes:
+    lines = "".join(traceback.format_exception(error))
+    words = LastWords(type(error).__name__, str(error), isinstance(error, ActorlmError), lines[-16_000:])
+    return msgspec.json.encode(words)
 
 
 def die_with_parent(parent: int) -> None:

@@ -4,7 +4,8 @@ Events go in, effects come out; `actors/supervisor.py` performs them. Time is an
 certain time asks for a look then. Silence is counted in ticks of the watcher itself, so that a stopped and continued
 machine is not taken for a stall.
 
-Before the tree has been ready once, any death takes it down: a tree that cannot start must say so. After that the
+Before the tree has been ready once, any death takes it down: a tree that cannot start must say so. So does later a
+death in the group of a child that is not replaceable, because somebody else has started it. After any other death the
 group of the dead child restarts as one, with growing pauses, until `max_restarts` are exceeded: within `window_s`, or
 without getting ready in between, however long each try takes.
 """
@@ -38,6 +39,7 @@ class Child:
     name: str
     role: str
     group: str
+    replaceable: bool = True
     state: ChildState = ChildState.WAITING
     incarnation: int = 0
     silent_ticks: int = 0
@@ -172,7 +174,7 @@ class Supervision:
         effects: list[Effect] = [AnnounceLost(name, child.role, child.incarnation), self._tree()]
         if child.group in self._due:
             return [*effects, *self._restart_due(now)]  # the last of its group may end after the pause
-        if not self.was_ready:
+        if not self.was_ready or not all(other.replaceable for other in self._group(child.group)):
             return [*effects, *self._give_up(cause)]
         effects += self._plan_restart(child.group, cause, now)
         group = self._group(child.group)
