@@ -98,9 +98,7 @@ class Door:
             _check_alive(came.values())
             if not self._wait(came.values(), deadline):
                 raise PeerMissing(f"rank {_listed(missing)} of {world_size} did not come within {patience_s:g} s")
-            self._socket.settimeout(0)
-            with contextlib.suppress(BlockingIOError):
-                newcomer = _admit(self._socket, missing)
+            if newcomer := _admit(self._socket, missing):
                 came[newcomer.rank] = newcomer
         self.close()
         return came
@@ -118,14 +116,22 @@ def _check_alive(came: Collection[LaunchedProcess]) -> None:
             raise PeerMissing(f"{one.reap(lambda _: None)} (pid {one.pid}) before all ranks had come")
 
 
-def _admit(listening: socket.socket, missing: list[int]) -> LaunchedProcess:
-    connection, _ = listening.accept()
+def _admit(listening: socket.socket, missing: list[int]) -> LaunchedProcess | None:
+    """Who has come, if anybody has, and not only to see whether somebody listens."""
+    listening.settimeout(0)
+    try:
+        connection, _ = listening.accept()
+    except BlockingIOError:
+        return None
     pid, _, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     connection.settimeout(INTRODUCTION_S)
     try:
-        rank = int(read_line(connection))
-    except (OSError, ValueError) as error:
-        raise PeerMissing(f"a process (pid {pid}) came and did not say its rank: {error or 'it ended'}") from error
+        line = read_line(connection)
+        if not line:
+            return None
+        rank = int(line)
+    except (TimeoutError, ValueError) as error:
+        raise PeerMissing(f"a process (pid {pid}) came and did not say its rank: {error}") from error
     if rank not in missing:
         raise ConfigError(f"a process (pid {pid}) says RANK {rank}, which is not one of those that are to come")
     if not pid:
@@ -150,14 +156,14 @@ def join(find: Callable[[], Path | None], rank: int, patience_s: float) -> socke
 
 
 def read_line(connection: socket.socket) -> bytes:
-    """One line, without its end; empty if the other end is gone. Raises OSError for a connection that breaks."""
+    """One line, without its end; empty if the other end is gone."""
     line = b""
-    while not line.endswith(b"\n"):
-        chunk = connection.recv(1 << 16)
-        if not chunk:
-            return b""
-        line += chunk
-    return line[:-1]
+    with contextlib.suppress(ConnectionError):
+        while chunk := connection.recv(1 << 16):
+            line += chunk
+            if line.endswith(b"\n"):
+                return line[:-1]
+    return b""
 
 
 def _connected(path: Path) -> socket.socket | None:

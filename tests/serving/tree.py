@@ -70,10 +70,11 @@ class StreamError(Exception):
 class Tree:
     """One `actorlm up`. Processes are found by a variable in their environment, wherever they were re-parented.
 
-    With port 0 the server chooses one; `wait_ready` finds it. `popen` are further options of subprocess.Popen.
+    With port 0 the server chooses one; `wait_ready` finds it. `command` comes before the arguments; `popen` are further
+    options of subprocess.Popen.
     """
 
-    def __init__(self, *arguments, env=None, cwd=None, port=None, **popen):
+    def __init__(self, *arguments, env=None, cwd=None, port=None, command=(ACTORLM, "up"), **popen):
         self.tag = uuid.uuid4().hex
         self.port = free_port() if port is None else port
         self.url = f"http://127.0.0.1:{self.port}"
@@ -82,7 +83,7 @@ class Tree:
         options = {"stdout": self._log, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL} | popen
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            [ACTORLM, "up", *map(str, arguments), "--port", str(self.port)],
+            [*command, *map(str, arguments), "--port", str(self.port)],
             env=environment | {TAG: self.tag, "TERM": "dumb"} | (env or {}),
             cwd=cwd, start_new_session=True, **options,
         )  # fmt: skip
