@@ -64,10 +64,13 @@ def test_d03_prefix_hits(smollm2, golden, golden_texts):
         ("--max-num-batched-tokens", 16),
         ("--dp", 2),
         ("--executor", "broadcast"),
+        ("--tp", 3),
+        ("--pp", 2),
+        ("--no-async-scheduling",),
         ("--no-prefix-caching",),
         ("--cpu-kernels", "torch"),
     ],
-    ids=["chunks of 16", "dp 2", "broadcast", "no prefix caching", "plain torch"],
+    ids=["chunks of 16", "dp 2", "broadcast", "tp 3", "pp 2", "a step at a time", "no prefix caching", "plain torch"],
 )
 def test_computed_otherwise(start, golden, golden_texts, options):
     tree = start("--dtype", "float32", *options)
