@@ -74,12 +74,18 @@ class ParallelConfig(_Section, frozen=True):
         option("layers of each pipeline stage, such as 16,14; default: stages of about equally many parameters"),
     ] = None
     executor: Annotated[
-        Literal["auto", "inline", "broadcast", "external"],
+        Literal["auto", "inline", "broadcast", "ray", "external"],
         option(
-            "inline: the worker in its EngineCore's process; broadcast: a process per worker;"
-            " external: the processes that torchrun or its like has started"
+            "inline: the worker in its EngineCore's process; broadcast: a process per worker; ray: the same, placed by"
+            " Ray; external: the processes that torchrun or its like has started"
         ),
     ] = "auto"
+    ray_address: Annotated[
+        str | None,
+        option(
+            "cluster that --executor ray uses, HOST:PORT, or auto for this machine's; default: one of the tree's own"
+        ),
+    ] = None
     threads: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=1024)] | None,
         option("threads of each worker's tensor arithmetic; default: cores / workers"),

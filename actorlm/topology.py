@@ -184,6 +184,10 @@ def _executor(config: Config) -> str:
             f"--executor inline has one worker, --tp {parallel.tensor} --pp {parallel.pipeline} needs {world_size};"
             " choose --executor broadcast"
         )
+    if parallel.ray_address is not None and parallel.executor != "ray":
+        raise ConfigError(
+            f"--ray-address {parallel.ray_address} is for --executor ray, not {parallel.executor}; leave it out"
+        )
     if parallel.executor == "auto":
         return "inline" if world_size == 1 else "broadcast"
     return parallel.executor

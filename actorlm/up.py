@@ -3,6 +3,7 @@
 What can be wrong with options, model, port and memory is found here, in seconds, in the supervisor's process.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -27,12 +28,15 @@ from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.supervision import Child, RestartPolicy, Supervision
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.screen import Screen
-from actorlm.topology import Role, Topology
+from actorlm.topology import PlannedProcess, Role, Topology
 
 BACKLOG = 2048
 
 Spawn = Callable[[str, int], SupervisedProcess]
 """Starts an actor's process by its name and incarnation."""
+
+StartWorker = Callable[[PlannedProcess, bytes, Mapping[str, str]], SupervisedProcess]
+"""Starts a worker's process somewhere, from its specification and what its environment must have."""
 
 
 def leave_on_signals() -> None:
@@ -61,13 +65,27 @@ def run_tree(config: Config, launched: Callable[[], Mapping[int, LaunchedProcess
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
             topology = plan_tree(config, model, str(instance.directory))
             _warn_of_short_cache(topology, model, screen)
-            spawn = _spawner(config, model, topology, listener, launched())
-            return _supervise(config, model, topology, listener, screen, spawn)
+            with _placed(config, topology) as start_worker:
+                spawn = _spawner(config, model, topology, listener, launched(), start_worker)
+                return _supervise(config, model, topology, listener, screen, spawn)
         finally:
             instance.close()
     finally:
         screen.close()
         listener.close()
+
+
+def _placed(config: Config, topology: Topology) -> contextlib.AbstractContextManager[StartWorker | None]:
+    """How workers start, unless it is as the others."""
+    if topology.executor != "ray":
+        return contextlib.nullcontext()
+    try:
+        from actorlm.executors.ray import placed  # noqa: PLC0415 - an extra, and slow to import
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ConfigError("--executor ray needs Ray, which is not installed: pip install 'actorlm[ray]'") from None
+    return placed(topology, config.parallel.ray_address, config.supervision.start_timeout_s)
 
 
 def _warn_of_short_cache(topology: Topology, model: ModelDescription, screen: Screen) -> None:
@@ -175,9 +193,11 @@ def _spawner(
     topology: Topology,
     listener: socket.socket,
     launched: Mapping[int, LaunchedProcess],
+    start_worker: StartWorker | None,
 ) -> Spawn:
     processes = {process.name: process for process in topology.processes}
     environment = child_environment(topology, os.environ)
+    variables = {name: environment[name] for name in child_environment(topology, {})}
 
     def spawn(name: str, incarnation: int) -> SupervisedProcess:
         process = processes[name]
@@ -193,6 +213,8 @@ def _spawner(
         text = msgspec.json.encode(specification)
         if process.launched_rank:
             return launched[process.launched_rank].begin(text)
+        if start_worker is not None and process.role == Role.WORKER:
+            return start_worker(process, text, variables)
         return ChildProcess.spawn(["actorlm.process", name], text, environment, sockets)
 
     return spawn

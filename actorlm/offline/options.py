@@ -48,8 +48,10 @@ def check_offline(config: Config) -> None:
                 f' executor="external"; `actorlm up` starts them itself',
                 param="tensor" if option == "tp" else "pipeline",
             )
-    if config.parallel.executor == "broadcast":
-        raise ConfigError("--executor broadcast: offline the worker is in the caller's process; leave it auto")
+    if parallel.executor in ("broadcast", "ray"):
+        raise ConfigError(
+            f"--executor {parallel.executor}: offline the worker is in the caller's process; leave it auto"
+        )
 
 
 def _hint(name: str, known: set[str]) -> str:

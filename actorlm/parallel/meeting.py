@@ -9,7 +9,6 @@ import mmap
 import os
 import socket
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from torch import distributed
@@ -19,6 +18,7 @@ from actorlm.kernels.exchange import Exchange, memory_bytes
 from actorlm.kernels.native import Native
 from actorlm.parallel.group import Alone, DistributedGroup, TensorGroup, reason
 from actorlm.parallel.pipeline import PipelineLink
+from actorlm.runtime.identity import machine
 from actorlm.topology import Place
 
 dist: Any = distributed  # whose stubs leave out stores and options
@@ -28,7 +28,6 @@ MEET_S = 300.0
 
 TCP = "tcp://"
 LOOPBACK = "127.0.0.1"
-IDENTITIES = ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid", "/proc/self/ns/net")
 
 
 class Meeting:
@@ -153,14 +152,6 @@ def _open_store(address: str, place: Place, *, exists: bool, timeout: timedelta)
     store = dist.FileStore(address, place.world_size)
     store.set_timeout(timeout)
     return store
-
-
-def machine() -> str:
-    """The same for all processes that see each other's descriptors and loopback, and for no others."""
-    paths = [Path(path) for path in IDENTITIES]
-    if not all(path.exists() for path in paths):
-        return socket.gethostname()
-    return " ".join([paths[0].read_text().strip(), *(str(path.readlink()) for path in paths[1:])])
 
 
 def own_address(address: str) -> str:

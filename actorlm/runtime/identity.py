@@ -3,8 +3,11 @@
 import os
 import socket
 import time
+from pathlib import Path
 
 import msgspec
+
+NAMESPACES = ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid", "/proc/self/ns/net")
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -31,3 +34,11 @@ class Identity(msgspec.Struct, frozen=True):
 def this_process(role: str, name: str) -> Identity:
     """The identity of a life that begins now, in this process."""
     return Identity(role=role, name=name, incarnation=time.time_ns(), host=socket.gethostname(), pid=os.getpid())
+
+
+def machine() -> str:
+    """The same for all processes that see each other's descriptors and loopback, and for no others."""
+    paths = [Path(path) for path in NAMESPACES]
+    if not all(path.exists() for path in paths):
+        return socket.gethostname()
+    return " ".join([paths[0].read_text().strip(), *(str(path.readlink()) for path in paths[1:])])

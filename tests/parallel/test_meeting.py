@@ -10,7 +10,7 @@ from actorlm.kernels.exchange import Exchange
 from actorlm.kernels.native import Native, choose_level
 from actorlm.parallel import meeting
 from actorlm.parallel.group import Alone, DistributedGroup
-from actorlm.parallel.meeting import Meeting, machine, own_address
+from actorlm.parallel.meeting import Meeting, own_address
 from actorlm.topology import Place
 
 needs_kernels = pytest.mark.skipif(choose_level("auto") is None, reason="there are no compiled kernels")
@@ -139,7 +139,3 @@ def test_ranks_meet_at_an_address():
 
     check_use(on_all(places(2), act))
     assert own_address(address) == "127.0.0.1"
-
-
-def test_a_machine_is_the_same_for_its_processes():
-    assert machine() == machine() != ""
