@@ -7,6 +7,7 @@ the same. Used in the supervisor's process, and imported there with `--executor 
 import contextlib
 import os
 import signal
+import socket
 import textwrap
 import threading
 import time
@@ -28,6 +29,7 @@ OBJECT_STORE_BYTES = 80 << 20
 """The least that Ray takes; strings need no more."""
 ERROR_LENGTH = 500
 """Characters of what Ray says; most of it is advice."""
+REACH_S = 5.0
 LOOK_S = 1
 """Signals are not heard while Ray waits for a placement."""
 
@@ -140,8 +142,8 @@ def check_room(replicas: int, ranks: int, threads: int, nodes: Sequence[float]) 
 
 def _join(address: str | None, cpus: int) -> None:
     """Connects to the cluster at `address`, or starts one with so many CPUs, which ends with this process."""
-    if address is not None and "://" in address:
-        raise ConfigError(f"--ray-address {address}: give the HOST:PORT of the cluster itself, or auto")
+    if address is not None and address != "auto":
+        _reach(address)
     options: dict[str, Any] = {"address": address}
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # whoever starts a model has not asked Ray to report it
@@ -154,12 +156,24 @@ def _join(address: str | None, cpus: int) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options, logging_level="error")
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise ConfigError(f"--executor ray: no cluster at {address or 'this machine'}: {_brief(error)}") from error
+    except Exception as error:
+        what = "Ray does not start" if address is None else f"--ray-address {address}: no cluster to use"
+        raise ConfigError(f"--executor ray: {what}: {_brief(error)}") from error
     except SystemExit:
         raise SystemExit(0) from None  # Ray's handler of SIGTERM has another status than ours
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _reach(address: str) -> None:
+    """Raises ConfigError if nobody listens there: Ray itself tries for minutes, deaf to signals."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise ConfigError(f"--ray-address {address}: give HOST:PORT of the cluster's head, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--ray-address {address}: cannot connect ({error}); is `ray start --head` running?") from None
 
 
 def _nodes() -> list[dict[str, Any]]:
