@@ -11,7 +11,7 @@ from actorlm.logprobs import Logprobs
 from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestsEnded
 from actorlm.messages.detokenizer import Close, Open, TokensSampled
 from actorlm.messages.engine import Abort, Generate
-from actorlm.messages.executor import StepDone, StepFailed, WorkerReady
+from actorlm.messages.executor import Fault, StepDone, StepFailed, WorkerReady
 from actorlm.messages.supervisor import DescribeTree, MetricsReported, PeerStuck, ReadMetrics
 from actorlm.sampling import SamplingParams
 from actorlm.wire import int32, int64
@@ -116,13 +116,9 @@ def test_e04_announcements_of_others(tree, sockets):
 
 def test_e04_worker_facts_of_no_rank(tree, sockets):
     """A failure that a stranger reports is not this replica's; a step that it reports done is not."""
-    failed = StepFailed(9999, "h", 1, 1, "E", "m", "t")
-    ours = StepFailed(0, "h", 1, 1, "E", "m", "t")
     messages = [
-        WorkerReady(9999, 1),
-        WorkerReady(-1, 1),
-        failed,
-        ours,
+        *(WorkerReady(rank, 1, "h", 1) for rank in (9999, -1)),
+        *(StepFailed(Fault(rank, "h", 1, "idle", "E", "m", "t")) for rank in (9999, 0)),
         *(StepDone(step, int32([1, 2, 3]), 0) for step in range(50)),
     ]
     before = dropped(tree, "engine-0")
