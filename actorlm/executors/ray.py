@@ -35,7 +35,7 @@ LOOK_S = 1
 
 
 class RayProcess:
-    """A process that a Ray actor has started. `pid` is 0 until it has; `watch`, `reap`, `kill` as of ChildProcess."""
+    """A process that a Ray actor has started. `pid` is 0 until it has; the rest as of ChildProcess."""
 
     def __init__(self, actor: Any, name: str, specification: bytes, variables: Mapping[str, str]) -> None:
         self._actor = actor
@@ -60,8 +60,9 @@ class RayProcess:
         ray.kill(self._actor)
         return self._how
 
-    def kill(self) -> None:
+    def signal(self, number: int) -> None:
         """Kills the actor, with which the process dies."""
+        assert number == signal.SIGKILL, "supervisors send no other"
         self._killed = True
         ray.kill(self._actor)
 
@@ -173,7 +174,9 @@ def _reach(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"--ray-address {address}: cannot connect ({error}); is `ray start --head` running?") from None
+        raise ConfigError(
+            f"--ray-address {address}: cannot connect ({error}); is `ray start --head` running?"
+        ) from None
 
 
 def _nodes() -> list[dict[str, Any]]:

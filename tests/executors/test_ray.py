@@ -26,7 +26,9 @@ def test_replicas_that_fit(replicas, ranks, threads, nodes):
     [(1, 1, 1, []), (1, 3, 1, [2.0, 2.0]), (3, 2, 1, [3.0, 3.0]), (1, 1, 4, [2.0, 2.0])],
 )
 def test_a_replica_does_not_span_nodes(replicas, ranks, threads, nodes):
-    with pytest.raises(ConfigError, match=rf"{replicas} replica\(s\) of {ranks} bundle\(s\) with {threads} CPU.*--threads"):
+    with pytest.raises(
+        ConfigError, match=rf"{replicas} replica\(s\) of {ranks} bundle\(s\) with {threads} CPU.*--threads"
+    ):
         check_room(replicas, ranks, threads, nodes)
 
 

@@ -22,5 +22,3 @@ def test_nothing_starts_on_another_machine():
     before = psutil.Process().children()
     assert json.loads(Starter().start("another", "worker-0-0", "{}", "{}"))["pid"] == 0
     assert psutil.Process().children() == before
-
-

@@ -115,8 +115,9 @@ def test_each_replica_is_packed_on_one_node_of_two(start, cluster):
 def test_what_does_not_fit_is_refused_at_once(start, cluster):
     tree = start(*NULL, *RAY, "--dp", 3, "--tp", 2, "--ray-address", cluster.address, ready=False)
     assert tree.wait(START_S) == 2
-    assert "3 replica(s) of 2 bundle(s) with 1 CPU(s) each, a replica on one node, do not fit nodes with 2, 2 CPUs" in (
-        tree.log.splitlines()[-1]
+    assert (
+        "3 replica(s) of 2 bundle(s) with 1 CPU(s) each, a replica on one node, do not fit nodes with 2, 2 CPUs"
+        in (tree.log.splitlines()[-1])
     )
 
 
