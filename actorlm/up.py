@@ -197,6 +197,7 @@ def _spawner(
 ) -> Spawn:
     processes = {process.name: process for process in topology.processes}
     environment = child_environment(topology, os.environ)
+    keyless = msgspec.structs.replace(config, http=msgspec.structs.replace(config.http, api_key=None))
     variables = {name: environment[name] for name in child_environment(topology, {})}
 
     def spawn(name: str, incarnation: int) -> SupervisedProcess:
@@ -206,7 +207,7 @@ def _spawner(
             process=process,
             incarnation=incarnation,
             topology=topology,
-            config=config,
+            config=config if process.role == Role.FRONTEND else keyless,
             model=model,
             listener=listener.fileno() if sockets else None,
         )

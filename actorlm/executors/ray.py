@@ -160,8 +160,10 @@ def _join(address: str | None, cpus: int) -> None:
     except Exception as error:
         what = "Ray does not start" if address is None else f"--ray-address {address}: no cluster to use"
         raise ConfigError(f"--executor ray: {what}: {_brief(error)}") from error
-    except SystemExit:
-        raise SystemExit(0) from None  # Ray's handler of SIGTERM has another status than ours
+    except SystemExit as end:
+        if end.code != signal.SIGTERM:
+            raise
+        raise SystemExit(0) from None  # what SIGTERM means before there is a supervisor; Ray has put its own handler
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -1,12 +1,16 @@
 """What the Ray executor decides without a cluster. Whole trees are in tests/serving/test_ray_trees.py."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
 from actorlm.errors import ConfigError
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
-from actorlm.executors.ray import check_room, placed
+from actorlm.executors import ray as ray_executor
+from actorlm.executors.ray import RayProcess, check_room, placed
 from actorlm.topology import PlannedProcess, Role, Topology
 
 WORKER = PlannedProcess(name="worker-0-0", role=Role.WORKER, group="engine-0")
@@ -44,3 +48,36 @@ def test_a_replica_does_not_span_nodes(replicas, ranks, threads, nodes):
 def test_an_address_where_no_cluster_is(address, why):
     with pytest.raises(ConfigError, match=f"--ray-address {address}: .*{why}"), placed(PLANNED, address, 1.0):
         pass
+
+
+async def end_of(process):
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    process.watch(loop.add_reader, ended.set)
+    await asyncio.wait_for(ended.wait(), 5)
+    return process.reap(loop.remove_reader)
+
+
+@pytest.fixture
+def begin(monkeypatch):
+    """A process of an actor that answers at once."""
+    killed = []
+    monkeypatch.setattr(ray_executor, "ray", SimpleNamespace(get=lambda answer: answer, kill=killed.append))
+
+    def begin(started):
+        start, wait = SimpleNamespace(remote=lambda *_: started), SimpleNamespace(remote=lambda: "exited with status 3")
+        return RayProcess(SimpleNamespace(start=start, wait=wait), "worker-0-1", b"{}", {})
+
+    yield begin
+    assert len(killed) == 1, "its bundle is free"
+
+
+async def test_how_a_process_ended_is_told(begin):
+    process = begin('{"host":"a","pid":77}')
+    assert await end_of(process) == "exited with status 3"
+    assert process.pid == 77
+
+
+async def test_a_worker_on_another_machine_is_refused_by_name(begin):
+    end = await end_of(begin('{"host":"b","pid":0}'))
+    assert end.startswith("Ray has placed worker-0-1 on b, which is another machine")
