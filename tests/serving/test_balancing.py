@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from asking import connected, read
 from exchange import PATHS, Exchange, body_of
+from shapes import in_shapes
 from streaming import Streaming, endings, running
 from tree import PATIENCE, in_parallel, until
 
@@ -184,9 +185,10 @@ def test_a29_a_replica_dies_and_comes_back(start):
     assert by_replica(tree, "engine_steps_total")[0] > steps
 
 
-def test_a30_replicas_do_not_run_in_lock_step(start):
+@pytest.mark.parametrize("shape", [pytest.param(("--dp", 2), id="dp2"), *in_shapes("dp2 tp2")])
+def test_a30_replicas_do_not_run_in_lock_step(start, shape):
     """Lengths from 1 to 2000: all end. Then one request alone is computed by one replica; the other stands still."""
-    tree = start(*NULL, "--dp", 2)
+    tree = start(*NULL, *shape)
     lengths = [random.Random(30).randint(1, 2000) for _ in range(128)]
     bodies = in_parallel(
         [lambda i=i, n=n: tree.complete(f"{i}", max_tokens=n, ignore_eos=True) for i, n in enumerate(lengths)]

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from shapes import SHAPES
 from streaming import Streaming, endings, running
 from test_life_deaths import pids, until_whole_again
 from tree import PATIENCE, until
@@ -13,12 +14,6 @@ from tree import PATIENCE, until
 pytestmark = [pytest.mark.serving]
 
 NULL = ("--model-impl", "null")
-SHAPES = {
-    "tp2": ("--tp", 2),
-    "pp2": ("--pp", 2),
-    "tp2 pp2": ("--tp", 2, "--pp", 2),
-    "dp2 tp2": ("--dp", 2, "--tp", 2),
-}
 WORKERS = {
     "tp2": ("worker-0-0", "worker-0-1"),
     "pp2": ("worker-0-0", "worker-0-1"),

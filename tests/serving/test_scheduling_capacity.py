@@ -9,6 +9,7 @@ from beside import Beside
 from exchange import PATHS, Exchange, endless
 from null_model import decoded, generated
 from refusals import refused
+from shapes import ONE, in_shapes
 from tree import PATIENCE, Tree, in_parallel, until
 
 pytestmark = [pytest.mark.serving, pytest.mark.timeout(600)]
@@ -20,10 +21,11 @@ LETTERS = range(97, 123)
 # D01.
 
 
-@pytest.fixture(scope="module")
-def small_tree():
-    """128 tokens of KV cache for sequences of up to 1024."""
-    with Tree("--model-impl", "null", "--null-step-ms", "1", "--kv-cache-tokens", 128, "--max-model-len", 1024) as tree:
+@pytest.fixture(scope="module", params=[ONE, *in_shapes("tp2 pp2", long=("tp2", "pp2", "dp2 tp2"))])
+def small_tree(request):
+    """128 tokens of KV cache in each replica, for sequences of up to 1024."""
+    short = ("--kv-cache-tokens", 128, "--max-model-len", 1024)
+    with Tree("--model-impl", "null", "--null-step-ms", "1", *short, *request.param) as tree:
         yield tree.wait_ready()
 
 
@@ -141,6 +143,11 @@ class Watch(Beside):
         (("--no-prefix-caching",), [0]),
         (("--max-num-batched-tokens", 16), [0]),
         (("--scheduling-policy", "priority"), [-1000, -1, 0, 0, 1, 3]),
+        (("--pp", 2), [0]),
+        (("--tp", 2, "--pp", 2, "--max-num-batched-tokens", 16, "--scheduling-policy", "priority"), [-2, 0, 0, 1]),
+        pytest.param(("--pp", 2, "--no-prefix-caching"), [0], marks=[pytest.mark.long]),
+        pytest.param(("--tp", 2), [0], marks=[pytest.mark.long]),
+        pytest.param(("--pp", 4), [0], marks=[pytest.mark.long]),
     ],
     ids=str,
 )

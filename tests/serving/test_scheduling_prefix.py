@@ -5,6 +5,7 @@ import random
 import pytest
 import tiny_llama as tiny
 from exchange import PATHS, Exchange, body_of
+from shapes import ONE, in_shapes
 from tree import Tree, in_parallel, until
 
 pytestmark = [pytest.mark.serving, pytest.mark.timeout(600)]
@@ -33,16 +34,16 @@ def expected(model):
     return answers
 
 
-@pytest.fixture(scope="module")
-def tree(model):
-    with Tree("--model", model) as one:
+@pytest.fixture(scope="module", params=[ONE, *in_shapes("tp2 pp2", long=("tp2", "pp2"))])
+def tree(model, request):
+    with Tree("--model", model, *request.param) as one:
         yield one.wait_ready()
 
 
-@pytest.fixture(scope="module")
-def small_tree(model):
+@pytest.fixture(scope="module", params=[ONE, *in_shapes("tp2 pp2", long=("tp2", "pp2"))])
+def small_tree(model, request):
     """Room for two of the prompts."""
-    with Tree("--model", model, "--kv-cache-tokens", 1120) as one:
+    with Tree("--model", model, "--kv-cache-tokens", 1120, *request.param) as one:
         yield one.wait_ready()
 
 
@@ -101,9 +102,10 @@ def test_d03_after_a_preemption(small_tree, expected):
     assert small_tree.total("num_preemptions_total") > before
 
 
-def test_d03_after_clients_left_in_the_middle_of_their_prompts(model, start, expected):
+@pytest.mark.parametrize("shape", [ONE, *in_shapes("pp2", long=("tp2", "tp2 pp2"))])
+def test_d03_after_clients_left_in_the_middle_of_their_prompts(model, start, expected, shape):
     """Chunks of 16 tokens: a prompt takes 32 steps, in any of which its client may leave."""
-    tree = start("--model", model, "--max-num-batched-tokens", 16)
+    tree = start("--model", model, "--max-num-batched-tokens", 16, *shape)
     for index, prompt in enumerate(PROMPTS[:8]):
         steps = tree.total("engine_steps_total")
         exchange = Exchange(tree, COMPLETIONS, body_of(tree, COMPLETIONS, prompt=prompt, stream=True, **GREEDY))
@@ -114,8 +116,11 @@ def test_d03_after_clients_left_in_the_middle_of_their_prompts(model, start, exp
     tree.settled()
 
 
-def test_d03_two_replicas_and_a_process_for_the_worker(model, start, expected):
-    tree = start("--model", model, "--dp", 2, "--executor", "broadcast")
+@pytest.mark.parametrize(
+    "shape", [pytest.param(("--dp", 2, "--executor", "broadcast"), id="dp2"), *in_shapes("dp2 tp2")]
+)
+def test_d03_two_replicas_and_processes_for_their_workers(model, start, expected, shape):
+    tree = start("--model", model, *shape)
     for _ in range(2):
         assert in_parallel([lambda p=p: ids(tree, p) for p in PROMPTS]) == expected[:16]
     tree.settled()
