@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+import tiny_llama
 from beside import Beside
 from exchange import PATHS, Exchange, body_of, endless
+from shapes import SHAPES
 from streaming import Streaming, endings, running
 from tree import PATIENCE, in_parallel, until
 
@@ -140,13 +142,15 @@ def time_to_first_token(tree):
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(6, id="short"), long(60)])
-def test_a40_an_idle_tree_costs_nothing(start, seconds):
+@pytest.mark.parametrize("tensors", [False, True], ids=["null", "tensors on dp2 tp2"])
+def test_a40_an_idle_tree_costs_nothing(start, tmp_path, seconds, tensors):
     """Nobody wakes but for heartbeats, and no thread spins; it is awake at once.
 
     That keeps it below 5 % of a core where a wakeup costs what it computes. Some machines charge up to a tick of their
     clock, 10 ms, for waking after seconds of sleep, whatever is done then: so wakeups are counted, time only bounded.
     """
-    tree = start(*NULL, "--dp", 2, "--executor", "broadcast", "--frontends", 2)
+    shape = ("--model", tiny_llama.write(tmp_path / "tiny"), *SHAPES["dp2 tp2"]) if tensors else (*NULL, "--dp", 2)
+    tree = start(*shape, "--executor", "broadcast", "--frontends", 2)
     for _ in range(2):
         busy = statistics.median(time_to_first_token(tree) for _ in range(5))
         tree.settled()

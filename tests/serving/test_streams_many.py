@@ -8,8 +8,10 @@ from functools import partial
 
 import null_model
 import pytest
+import tiny_llama
 from answers import both_ways, joined, parsed, streamed, whole
 from exchange import PATHS, Exchange, body_of, endless
+from shapes import SHAPES
 from tree import in_parallel, until
 
 pytestmark = [pytest.mark.serving]
@@ -194,19 +196,31 @@ def outcome(tree, fields, leaves, stream):
     return "".join(choice["text"] for event in events for choice in event["choices"]), whole
 
 
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory):
+    """A real model, each of whose tokens depends on all before it."""
+    return tiny_llama.write(tmp_path_factory.mktemp("noise") / "tiny", seed=33, max_position_embeddings=1024)
+
+
 @pytest.mark.parametrize(
     ("workers", "requests"),
     [(16, 10), pytest.param(64, 200, marks=[pytest.mark.long, pytest.mark.timeout(3000)])],
 )
-def test_b33_no_answer_goes_to_another(null_tree, tree_of, workers, requests):
-    """Two replicas whose caches hold few requests, prefixes in common, three in ten clients that leave."""
+@pytest.mark.parametrize("tensor", [False, True], ids=["null", "tensors on dp2 tp2"])
+def test_b33_no_answer_goes_to_another(request, tree_of, workers, requests, tensor):
+    """Two replicas whose caches hold few requests, prefixes in common, three in ten clients that leave.
+
+    What tensors give is compared with what as many ranks give to each request alone, which are the same bits.
+    """
+    model = ("--model", request.getfixturevalue("noise")) if tensor else ("--model-impl", "null")
+    two = SHAPES["dp2 tp2"] if tensor else ("--dp", 2, "--null-step-ms", 1)
     tree = tree_of(
-        "--model-impl", "null", "--dp", 2, "--frontends", 2, "--detokenizers", 2, "--kv-cache-tokens", 320,
-        "--max-num-batched-tokens", 64, "--null-step-ms", 1,
-    )  # fmt: skip
+        *model, *two, "--frontends", 2, "--detokenizers", 2, "--kv-cache-tokens", 320, "--max-num-batched-tokens", 64
+    )
+    by_itself = tree_of(*model, *SHAPES["tp2"], "--no-prefix-caching") if tensor else tree_of(*model)
     draw = random.Random(33)
     plans = [[plan(draw, worker * requests + i) for i in range(requests)] for worker in range(workers)]
-    alone = [[null_tree.text(**fields) for fields, *_ in row] for row in plans]
+    alone = [[by_itself.text(**fields) for fields, *_ in row] for row in plans]
 
     def work(row):
         return [outcome(tree, *one) for one in row]
