@@ -6,6 +6,7 @@ the same. Used in the supervisor's process, and imported there with `--executor 
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import textwrap
@@ -30,18 +31,23 @@ OBJECT_STORE_BYTES = 80 << 20
 ERROR_LENGTH = 500
 """Characters of what Ray says; most of it is advice."""
 REACH_S = 5.0
+ANSWER_S = 2.0
+"""Time in which an actor says how its process ended; it may have been stopped."""
 LOOK_S = 1
 """Signals are not heard while Ray waits for a placement."""
 
 
 class RayProcess:
-    """A process that a Ray actor has started. `pid` is 0 until it has; the rest as of ChildProcess."""
+    """A process that a Ray actor starts. `pid` is 0 until it has; the rest as of ChildProcess.
+
+    Ray starts it and knows how it ended; that it has ended, and signals, are between this process and that one.
+    """
 
     def __init__(self, actor: Any, name: str, specification: bytes, variables: Mapping[str, str]) -> None:
         self._actor = actor
         self._name = name
         self.pid = 0
-        self._killed = False
+        self._pidfd: int | None = None
         self._how = ""
         self._ended = os.eventfd(0, os.EFD_CLOEXEC)
         order = (machine(), name, specification.decode(), msgspec.json.encode(variables).decode())
@@ -57,24 +63,26 @@ class RayProcess:
         remove_reader(self._ended)
         self._thread.join()
         os.close(self._ended)
+        if self._pidfd is not None:
+            os.close(self._pidfd)
         ray.kill(self._actor)
         return self._how
 
     def signal(self, number: int) -> None:
-        """Kills the actor, with which the process dies."""
-        assert number == signal.SIGKILL, "supervisors send no other"
-        self._killed = True
-        ray.kill(self._actor)
+        """Sends a signal; one to a process that has not started ends its actor, with which it dies."""
+        if self._pidfd is None:
+            ray.kill(self._actor)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def _follow(self, *order: str) -> None:
         try:
             self._how = self._live(*order)
         except RayActorError as error:
-            self._how = (
-                f"killed by {signal.SIGKILL.name}" if self._killed else f"its Ray actor is gone: {_brief(error)}"
-            )
+            self._how = f"its Ray actor is gone: {_brief(error)}"
         except RayError as error:
-            self._how = f"its Ray actor failed: {_brief(error)}"
+            self._how = f"its Ray actor does not say how it ended: {_brief(error)}"
         finally:
             os.eventfd_write(self._ended, 1)
 
@@ -86,7 +94,12 @@ class RayProcess:
                 " workers of several machines are not supported: use a cluster that has nodes on this machine alone"
             )
         self.pid = started.pid
-        how: str = ray.get(self._actor.wait.remote())
+        with contextlib.suppress(ProcessLookupError):  # its actor was killed meanwhile
+            self._pidfd = os.pidfd_open(started.pid)
+            ending = select.poll()
+            ending.register(self._pidfd, select.POLLIN)
+            ending.poll()
+        how: str = ray.get(self._actor.wait.remote(), timeout=ANSWER_S)
         return how
 
 

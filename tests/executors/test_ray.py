@@ -1,6 +1,8 @@
 """What the Ray executor decides without a cluster. Whole trees are in tests/serving/test_ray_trees.py."""
 
 import asyncio
+import json
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -62,22 +64,30 @@ async def end_of(process):
 def begin(monkeypatch):
     """A process of an actor that answers at once."""
     killed = []
-    monkeypatch.setattr(ray_executor, "ray", SimpleNamespace(get=lambda answer: answer, kill=killed.append))
+    answers = SimpleNamespace(get=lambda answer, timeout=None: answer, kill=killed.append)
+    monkeypatch.setattr(ray_executor, "ray", answers)
 
-    def begin(started):
-        start, wait = SimpleNamespace(remote=lambda *_: started), SimpleNamespace(remote=lambda: "exited with status 3")
+    def begin(host, pid):
+        start = SimpleNamespace(remote=lambda *_: json.dumps({"host": host, "pid": pid}))
+        wait = SimpleNamespace(remote=lambda: "killed by SIGUSR1")
         return RayProcess(SimpleNamespace(start=start, wait=wait), "worker-0-1", b"{}", {})
 
     yield begin
     assert len(killed) == 1, "its bundle is free"
 
 
-async def test_how_a_process_ended_is_told(begin):
-    process = begin('{"host":"a","pid":77}')
-    assert await end_of(process) == "exited with status 3"
-    assert process.pid == 77
+async def test_a_process_ends_when_it_has_and_as_its_actor_says(begin):
+    child = await asyncio.create_subprocess_exec("sleep", "60")
+    process = begin("a", child.pid)
+    end = asyncio.create_task(end_of(process))
+    await asyncio.sleep(0.2)
+    assert process.pid == child.pid
+    assert not end.done()
+    process.signal(signal.SIGUSR1)
+    assert await end == "killed by SIGUSR1"
+    assert await child.wait() == -signal.SIGUSR1
 
 
 async def test_a_worker_on_another_machine_is_refused_by_name(begin):
-    end = await end_of(begin('{"host":"b","pid":0}'))
+    end = await end_of(begin("b", 0))
     assert end.startswith("Ray has placed worker-0-1 on b, which is another machine")
