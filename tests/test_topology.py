@@ -68,6 +68,15 @@ def test_several_ranks_are_processes_in_the_order_of_their_ranks():
     assert [worker.place.is_output for worker in workers] == [False, False, True, False] * 2
 
 
+def test_each_worker_of_a_launchers_job_has_a_rank_there():
+    parallel = {"data": 2, "tensor": 2, "pipeline": 2, "executor": "external"}
+    workers = _plan(_config(parallel=parallel)).of_role(Role.WORKER)
+    assert [worker.launched_rank for worker in workers] == list(range(8))
+    assert [worker.index * 4 + worker.place.rank for worker in workers] == list(range(8))
+    topology = _plan(_config(parallel=parallel | {"executor": "broadcast"}))
+    assert {process.launched_rank for process in topology.processes} == {None}
+
+
 def test_a_place_of_its_own_is_the_only_one():
     assert ONLY.is_output
     assert ONLY.is_first_stage

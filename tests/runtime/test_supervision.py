@@ -50,6 +50,21 @@ def _restart(tree, name, now):
     return started
 
 
+def test_a_group_that_somebody_else_has_started_is_not_restarted():
+    children = [
+        Child("worker-0-0", "worker", "engine-0", replaceable=False),
+        Child("engine-0", "engine", "engine-0"),
+        Child("balancer", "balancer", "balancer"),
+    ]
+    tree = Supervision.of(children, POLICY)
+    _all_ready(tree)
+    assert _restart(tree, "balancer", 1.0) != []
+    effects = tree.exited("engine-0", "why", 20.0)
+    assert _kinds(effects, GiveUp) == [GiveUp("why")]
+    assert _kinds(effects, KillChild) == []
+    assert _kinds(tree.look(60.0), StartChild) == []
+
+
 def test_starts_all_in_order(tree):
     *starts, look = tree.start(0.0)
     assert [effect.name for effect in starts] == list(tree.children)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import null_model
 import pytest
-from tree import ACTORLM, Tree, in_parallel, until
+from streaming import endings, running
+from tree import ACTORLM, in_parallel, until
 
 pytestmark = [pytest.mark.serving, pytest.mark.timeout(300)]
 
@@ -70,6 +71,45 @@ def test_a_dead_rank_ends_the_job_with_its_cause(start, victim):
     assert f"{victim} (pid {pid})" in last
 
 
+def test_a12_a_rank_dies_before_the_tree_is_ready(start):
+    tree = start(*NULL, ready=False, command=by_hand(4))
+    until(lambda: "actorlm worker-1-0" in tree.processes().values(), 15, every=0.001)
+    pid = tree.kill("worker-1-0")
+    assert_ends(tree, 2)
+    assert f"actorlm: worker-1-0 (pid {pid}): rank 2 has ended without a word" in tree.log.splitlines()
+    assert "Traceback" not in tree.log
+
+
+def test_a02_a_rank_that_stands_still_ends_the_job(start):
+    tree = start(*NULL, "--heartbeat-timeout-s", 4, command=by_hand(4))
+    pid = tree.kill("worker-1-1", signal.SIGSTOP)
+    assert_ends(tree, 8)
+    cause = rf"worker-1-1 \(pid {pid}\): rank 3 has ended without a word \(silent for 4 s .*\)"
+    assert re.search(f"^actorlm: {cause}$", tree.log, re.MULTILINE), tree.log
+
+
+FAILING = """
+def setproctitle(title):
+    if title == "actorlm worker-1-1":
+        from actorlm.execution.null import NullRunner
+        def execute(self, step):
+            raise ValueError("five")
+        NullRunner.execute = execute
+"""
+
+
+def test_an_exception_of_a_rank_ends_the_job_with_it(start, tmp_path):
+    (tmp_path / "setproctitle.py").write_text(FAILING)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    tree = start(*NULL, env={"PYTHONPATH": path}, command=by_hand(4))
+    in_parallel([lambda: tree.post("/v1/completions", {"model": "null", "prompt": "x", "max_tokens": 4})] * 4)
+    assert_ends(tree, 4)
+    said = r"actorlm: \S+ \(pid \d+\): .*rank 1 on \S+ \(pid \d+\), step \d+: ValueError: five"
+    assert re.search(f"^{said}", tree.log, re.MULTILINE), tree.log
+    assert len(re.findall("^lost ", tree.log, re.MULTILINE)) == 1
+    assert tree.log.count("Traceback") == 1
+
+
 def test_what_can_restart_alone_does(start):
     tree = start(*NULL, command=by_hand(4))
     before = tree.kill("balancer")
@@ -109,38 +149,27 @@ def test_torchrun_starts_a_job_again_that_a_dead_rank_has_ended(start):
 
 def test_sigterm_to_torchrun_drains(start):
     tree = start(*NULL, "--null-step-ms", 20, command=by_torchrun(4))
-    streamed = []
-
-    def stream():
-        streamed.append(tree.streamed_text("drained", max_tokens=60, temperature=0, ignore_eos=True))
-
-    (nothing,) = in_parallel([lambda: _while_it_runs(tree, stream)])
-    assert nothing is None
-    assert len(streamed) == 1
+    streams = running(tree, 4, max_tokens=60)
+    tree.process.send_signal(signal.SIGTERM)
+    assert endings(streams, 20) == ["done"] * 4
+    tree.wait()
     assert "draining" in tree.log
     assert not re.search("^(lost|actorlm:)", tree.log, re.MULTILINE), tree.log
     assert tree.processes() == {}
 
 
-def _while_it_runs(tree, stream):
-    """Ends the job while `stream` is under way."""
-
-    def end():
-        until(lambda: tree.total("num_requests_running") == 1, 10)
-        tree.process.send_signal(signal.SIGTERM)
-        tree.wait()
-
-    for result in in_parallel([stream, end]):
-        if result is not None:
-            raise result
-
-
-def test_d03_golden_prompts_at_tp_3(golden, golden_texts):
+def test_d03_golden_prompts_at_tp_3_and_a_rank_that_dies_in_decode(start, golden, golden_texts):
     arguments = ("--dtype", "float32", "--executor", "external", "--tp", 3)
-    with Tree(*arguments, command=by_torchrun(3)) as tree:
-        tree.wait_ready(60)
-        jobs = [lambda item=item: tree.text(item["prompt_ids"], temperature=0, max_tokens=64) for item in golden]
-        assert in_parallel(jobs) == golden_texts
+    tree = start(*arguments, ready=False, command=by_torchrun(3)).wait_ready(60)
+    jobs = [lambda item=item: tree.text(item["prompt_ids"], temperature=0, max_tokens=64) for item in golden]
+    assert in_parallel(jobs) == golden_texts
+    running(tree, 4)
+    pid = tree.kill("worker-0-2")
+    assert_ends(tree, 2)
+    assert tree.wait() != 0
+    assert re.findall("^actorlm: .*", tree.log, re.MULTILINE) == [
+        f"actorlm: worker-0-2 (pid {pid}): rank 2 has ended without a word"
+    ]
 
 
 @pytest.mark.parametrize(
