@@ -137,7 +137,10 @@ def _admit(listening: socket.socket, missing: list[int]) -> LaunchedProcess | No
     if not pid:
         raise ConfigError(f"rank {rank} is in another container than rank 0; --executor external needs all in one")
     connection.settimeout(None)
-    return LaunchedProcess(rank, pid, connection)
+    try:
+        return LaunchedProcess(rank, pid, connection)
+    except ProcessLookupError as error:
+        raise PeerMissing(f"rank {rank} has ended without a word (pid {pid}) before all ranks had come") from error
 
 
 def join(find: Callable[[], Path | None], rank: int, patience_s: float) -> socket.socket:
