@@ -33,9 +33,8 @@ def one(model):
 @pytest.fixture(scope="module", params=in_shapes("pp2", "tp2 pp2", long=("tp2", "dp2 tp2")))
 def tree(model, request):
     """Room for few requests, and prompts that take several steps."""
-    with Tree(
-        "--model", model, *request.param, "--kv-cache-tokens", ROOM, "--max-num-batched-tokens", 32
-    ) as shape:  # fmt: skip
+    little = ("--kv-cache-tokens", ROOM, "--max-num-batched-tokens", 32)
+    with Tree("--model", model, *request.param, *little) as shape:
         yield shape.wait_ready()
 
 
@@ -104,10 +103,10 @@ def test_every_kind_of_request_beside_all_others(one, tree, rounds):
     settled(tree)
 
 
-@pytest.mark.parametrize("kind", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-def test_d02_a_burst_that_does_not_fit_equals_each_alone(one, tree, kind):
+def test_d02_a_burst_that_does_not_fit_equals_each_alone(one, tree):
     draw, before = random.Random(2), tree.total("num_preemptions_total")
-    requests = [{"prompt": prompt_of(draw, 20), "max_tokens": 60, "ignore_eos": True} | kind for _ in range(32)]
+    common = {"max_tokens": 60, "ignore_eos": True}
+    requests = [{"prompt": prompt_of(draw, 20)} | common | draw.choice((GREEDY, DRAWN)) for _ in range(32)]
     expected = [one.text(**fields) for fields in requests]
     assert in_parallel([partial(tree.text, **fields) for fields in requests]) == expected
     assert tree.total("num_preemptions_total") > before
@@ -129,7 +128,7 @@ def stream(tree, fields, leaves, politely):
 
 
 @pytest.mark.parametrize(
-    ("rounds", "streams"), [(5, 24), pytest.param(50, 40, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+    ("rounds", "streams"), [(3, 24), pytest.param(50, 40, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
 def test_a47_half_of_the_clients_leave_steps_in_flight(one, tree, rounds, streams):
     """At any moment: before the first token, within a prompt that takes several steps, with their last token."""
