@@ -26,7 +26,16 @@ def by_hand(count):
 
 
 def by_torchrun(count, *options):
-    return (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), *options, *UP)
+    return (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(count),
+        *options,
+        *UP,
+    )
 
 
 def launched(tree):
@@ -148,7 +157,7 @@ def test_torchrun_starts_a_job_again_that_a_dead_rank_has_ended(start):
 
 
 def test_sigterm_to_torchrun_drains(start):
-    tree = start(*NULL, "--null-step-ms", 20, command=by_torchrun(4))
+    tree = start(*NULL, "--null-step-ms", 20, port=0, command=by_torchrun(4))
     streams = running(tree, 4, max_tokens=60)
     tree.process.send_signal(signal.SIGTERM)
     assert endings(streams, 20) == ["done"] * 4
@@ -160,7 +169,7 @@ def test_sigterm_to_torchrun_drains(start):
 
 def test_d03_golden_prompts_at_tp_3_and_a_rank_that_dies_in_decode(start, golden, golden_texts):
     arguments = ("--dtype", "float32", "--executor", "external", "--tp", 3)
-    tree = start(*arguments, ready=False, command=by_torchrun(3)).wait_ready(60)
+    tree = start(*arguments, ready=False, port=0, command=by_torchrun(3)).wait_ready(60)
     jobs = [lambda item=item: tree.text(item["prompt_ids"], temperature=0, max_tokens=64) for item in golden]
     assert in_parallel(jobs) == golden_texts
     running(tree, 4)
