@@ -34,7 +34,7 @@ def expected(model):
     return answers
 
 
-@pytest.fixture(scope="module", params=[ONE, *in_shapes("tp2 pp2", long=("tp2", "pp2"))])
+@pytest.fixture(scope="module", params=[ONE, *in_shapes(long=("tp2", "pp2", "tp2 pp2"))])
 def tree(model, request):
     with Tree("--model", model, *request.param) as one:
         yield one.wait_ready()
