@@ -61,7 +61,7 @@ class DealerLink:
     @property
     def is_up(self) -> bool:
         """See `network.Link`."""
-        return self._handshake.phase is Phase.UP
+        return not self._closed and self._handshake.phase is Phase.UP
 
     @property
     def welcome(self) -> Welcome:
@@ -71,7 +71,7 @@ class DealerLink:
     def send(self, message: Message) -> None:
         """See `network.Link`."""
         if not self.is_up:
-            raise NotConnected(f"the link to {self.peer} is {self._handshake.phase.value}")
+            raise NotConnected(f"the link to {self.peer} is {self._state}")
         header = Header(Kind.MESSAGE, self._handshake.session, self._handshake.sent + 1, self._clock())
         try:
             self._dealer.send(header, message)
@@ -81,6 +81,10 @@ class DealerLink:
             raise
         self._handshake.sent += 1
 
+    @property
+    def _state(self) -> str:
+        return "closed" if self._closed else self._handshake.phase.value
+
     def pusher(self, socket_name: str) -> "PushSocket":
         """See `network.Link`."""
         if socket_name not in self._pushers:
@@ -88,7 +92,7 @@ class DealerLink:
         return self._pushers[socket_name]
 
     def close(self, flush_s: float) -> None:
-        """Closes all sockets and says Hello no more."""
+        """Closes all sockets, opens none any more, and says Hello no more."""
         self._closed = True
         self._timer.cancel()
         self._dealer.close(flush_s)

@@ -138,6 +138,21 @@ async def test_a_pusher_is_not_connected_before_its_link(world: World) -> None:
         client.port.pusher("steps").send(Ping(1))
 
 
+async def test_a_closed_link_sends_nothing_and_opens_no_socket(world: World) -> None:
+    """Else the network would wait for that socket for ever. Its peer may still be heard of while it closes."""
+    _, client = await pair(world, server={"one_way": {"steps": world.address()}})
+    link, pusher = client.port, client.port.pusher("steps")
+    pusher.send(Ping(0))
+    closing = asyncio.get_running_loop().create_task(client.network.close())
+    await asyncio.sleep(0)
+    for send in (pusher.send, link.pusher("others").send, link.send):
+        with pytest.raises(NotConnected):
+            send(Ping(1))
+    await asyncio.wait_for(closing, 10)
+    with pytest.raises(NotConnected):
+        pusher.send(Ping(2))
+
+
 async def test_several_peers_are_told_apart(world: World) -> None:
     server = serve(world)
     clients = [connect(world, server.port.address, identity=identity(f"client-{n}")) for n in range(4)]
