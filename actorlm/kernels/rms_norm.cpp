@@ -29,8 +29,8 @@ void normalise(const float *x, const float *weight, float eps, float *out, long 
 using namespace actorlm;
 
 // A row is `heads` vectors of `size` numbers, each normalised by itself; rows begin `stride` numbers apart.
-ACTORLM_API void rms_norm(Pool *pool, const float *x, const float *weight, float eps, float *out, long rows,
-                          long heads, long size, long stride) {
+ACTORLM_API void rms_norm(Pool *pool, const float *x, const float *weight, float eps, float *out, long rows, long heads,
+                          long size, long stride) {
   pool->run((rows + ROWS_A_CHUNK - 1) / ROWS_A_CHUNK, [&](long chunk) {
     const long end = std::min(rows, (chunk + 1) * ROWS_A_CHUNK);
     for (long row = chunk * ROWS_A_CHUNK; row < end; row++) {
