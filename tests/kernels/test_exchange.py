@@ -76,7 +76,7 @@ def test_what_is_larger_than_a_slot_takes_several_rounds(native, monkeypatch):
 
 @on_all_levels
 def test_a_rank_that_does_not_come_ends_the_wait_and_is_named(native):
-    ranks = ends(native, 3, patience_s=0.2)
+    ranks = ends(native, 3, patience_s=2.0)
 
     def add_twice(end):
         for _ in range(1 if end.rank == 1 else 2):
@@ -85,7 +85,7 @@ def test_a_rank_that_does_not_come_ends_the_wait_and_is_named(native):
     on_all(ranks, add_twice)
     ranks[1].check()
     for end in (ranks[0], ranks[2]):
-        with pytest.raises(PeerMissing, match=r"tensor rank 1 .* did not come to an exchange within 0\.2 s"):
+        with pytest.raises(PeerMissing, match=r"tensor rank 1 .* did not come to an exchange within 2 s"):
             end.check()
         end.spread(torch.zeros(1))  # at once, without a wait
         end.add_reduced(torch.zeros(4), torch.ones(4))
