@@ -267,9 +267,8 @@ def _build_tensor_worker(spec: Specification) -> Any:
     process, topology = spec.process, spec.topology
     assert process.place is not None, "tensors are computed in a place"
     meeting = f"{topology.directory}/{process.group}-meeting-{spec.incarnation}"
-    patience_s = max(
-        PATIENCE_S, 2 * spec.config.supervision.step_timeout_s
-    )  # the step timeout, which knows more, first
+    # the step timeout knows more, so it comes first
+    patience_s = max(PATIENCE_S, 2 * spec.config.supervision.step_timeout_s)
     return build_worker(
         spec.config,
         spec.model,

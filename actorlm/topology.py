@@ -70,6 +70,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return self.pipeline_rank == self.pipeline_size - 1
 
 
+def places(tensor: int, pipeline: int) -> list[Place]:
+    """Of a replica's workers, by rank."""
+    return [
+        Place(tensor_rank=tensor_rank, tensor_size=tensor, pipeline_rank=stage, pipeline_size=pipeline)
+        for stage in range(pipeline)
+        for tensor_rank in range(tensor)
+    ]
+
+
 ONLY = Place()
 """The place of a replica's only worker."""
 
@@ -153,9 +162,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(config: Config, model: PlannedModel, *, directory: str, free_bytes: int, cores: int) -> Topology:
     """The tree for these options. Raises ConfigError or InsufficientMemory, naming the option and the way out."""
-    executor, places = _executor(config), _places(config)
+    executor, ranks = _executor(config), places(config.parallel.tensor, config.parallel.pipeline)
     null = config.model.model_impl == "null"
-    sizes = [RankSize(weights=0, kv_per_token=0)] * len(places) if null else _rank_sizes(config, model)
+    sizes = [RankSize(weights=0, kv_per_token=0)] * len(ranks) if null else _rank_sizes(config, model)
     kv_tokens = config.cache.kv_cache_tokens
     if kv_tokens is None:
         kv_tokens = NULL_KV_TOKENS if null else _kv_tokens(config, model, sizes, free_bytes)
@@ -165,13 +174,13 @@ def plan(config: Config, model: PlannedModel, *, directory: str, free_bytes: int
     replicas = [
         process
         for replica in range(config.parallel.data)
-        for process in _replica(replica, executor, "none" if null else "cpu", list(zip(places, memory, strict=True)))
+        for process in _replica(replica, executor, "none" if null else "cpu", list(zip(ranks, memory, strict=True)))
     ]
     return Topology(
         directory=directory,
         executor=executor,
         kv_cache_tokens=kv_tokens,
-        threads=config.parallel.threads or max(1, cores // (config.parallel.data * len(places))),
+        threads=config.parallel.threads or max(1, cores // (config.parallel.data * len(ranks))),
         processes=(*replicas, *_edge(config)),
     )
 
@@ -191,16 +200,6 @@ def _executor(config: Config) -> str:
     if parallel.executor == "auto":
         return "inline" if world_size == 1 else "broadcast"
     return parallel.executor
-
-
-def _places(config: Config) -> list[Place]:
-    """Of a replica's workers, by rank."""
-    tensor, pipeline = config.parallel.tensor, config.parallel.pipeline
-    return [
-        Place(tensor_rank=tensor_rank, tensor_size=tensor, pipeline_rank=stage, pipeline_size=pipeline)
-        for stage in range(pipeline)
-        for tensor_rank in range(tensor)
-    ]
 
 
 def _rank_sizes(config: Config, model: PlannedModel) -> list[RankSize]:

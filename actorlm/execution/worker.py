@@ -115,7 +115,7 @@ def build_worker(
     )
 
 
-def meet_at(address: str, place: Place, patience_s: float = PATIENCE_S) -> Callable[[], Any]:
+def meet_at(address: str, place: Place, patience_s: float) -> Callable[[], Any]:
     """What makes the `Meeting` of a replica's ranks at an address that is new with each of their starts."""
 
     def meet() -> Any:

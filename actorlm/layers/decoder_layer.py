@@ -31,12 +31,13 @@ class DecoderLayer:
     def buffers(self, num_tokens: int, native: Native | None) -> Activations:
         """For this layer and all of its shape."""
         heads, gates = self.attention.heads(num_tokens), self.mlp.gates(num_tokens)
-        tokens_TE = torch.empty(num_tokens, len(self.attention_norm.weight_E), dtype=heads.flat_TX.dtype)
-        part_TE = tokens_TE if self._is_shared else None
+        weight_E = self.attention_norm.weight_E
+        shape_TE = num_tokens, len(weight_E)
+        part_TE = weight_E.new_empty(shape_TE) if self._is_shared else None
         if native is None:
             return Activations(None, heads, None, gates, part_TE)
         attended_TX = torch.empty(num_tokens, heads.q_TnH[0].numel())
-        return Activations(torch.empty_like(tokens_TE), heads, attended_TX, gates, part_TE)
+        return Activations(weight_E.new_empty(shape_TE), heads, attended_TX, gates, part_TE)
 
     def update(self, x_TE: Tensor, inputs: LayerInputs, cache: LayerCache, work: Activations) -> None:
         """Adds to `x` what the layer computes, in place."""

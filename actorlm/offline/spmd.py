@@ -16,7 +16,7 @@ from actorlm.errors import ConfigError
 from actorlm.execution.worker import PATIENCE_S
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import RunStep
-from actorlm.topology import Place
+from actorlm.topology import Place, places
 
 _OCCASIONS = count()
 """Ranks make their models in the same order, so the n-th of one meets the n-th of the others."""
@@ -64,9 +64,4 @@ def _place(rank: Launched, config: Config) -> Place:
         )
     if not 0 <= rank.rank < rank.world_size:
         raise ConfigError(f"RANK is {rank.rank}; it must be 0 to {rank.world_size - 1}", param="executor")
-    return Place(
-        tensor_rank=rank.rank % tensor,
-        tensor_size=tensor,
-        pipeline_rank=rank.rank // tensor,
-        pipeline_size=pipeline,
-    )
+    return places(tensor, pipeline)[rank.rank]

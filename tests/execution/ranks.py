@@ -5,17 +5,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from driving import KERNELS, new_runner
 
 from actorlm.parallel.meeting import Meeting
-from actorlm.topology import Place
+from actorlm.topology import places
 
 PATIENCE_S = 60.0
-
-
-def places(tensor, pipeline):
-    return [
-        Place(tensor_rank=t, tensor_size=tensor, pipeline_rank=p, pipeline_size=pipeline)
-        for p in range(pipeline)
-        for t in range(tensor)
-    ]
 
 
 class Ranks:

@@ -82,14 +82,9 @@ class RankPool:
 
     def replica(self, model, *, tensor=1, pipeline=1, first=0, **sizes):
         """A replica on the processes from the `first` on."""
-        from actorlm.topology import Place
+        from actorlm.topology import places
 
         address = str(Path(self._directory.name) / f"meeting-{next(self._meetings)}")
-        places = [
-            Place(tensor_rank=t, tensor_size=tensor, pipeline_rank=p, pipeline_size=pipeline)
-            for p in range(pipeline)
-            for t in range(tensor)
-        ]
         common = {
             "model": model,
             "dtype": "float32",
@@ -101,8 +96,8 @@ class RankPool:
             "threads": 1,
             "address": address,
         }
-        orders = [{**common, **sizes, "place": place} for place in places]
-        return Replica(self.pipes[first : first + len(places)], orders)
+        orders = [{**common, **sizes, "place": place} for place in places(tensor, pipeline)]
+        return Replica(self.pipes[first : first + len(orders)], orders)
 
     def close(self):
         for pipe in self.pipes:

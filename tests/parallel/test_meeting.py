@@ -11,17 +11,9 @@ from actorlm.kernels.native import Native, choose_level
 from actorlm.parallel import meeting
 from actorlm.parallel.group import Alone, DistributedGroup
 from actorlm.parallel.meeting import Meeting, own_address
-from actorlm.topology import Place
+from actorlm.topology import Place, places
 
 needs_kernels = pytest.mark.skipif(choose_level("auto") is None, reason="there are no compiled kernels")
-
-
-def places(tensor, pipeline=1):
-    return [
-        Place(tensor_rank=t, tensor_size=tensor, pipeline_rank=p, pipeline_size=pipeline)
-        for p in range(pipeline)
-        for t in range(tensor)
-    ]
 
 
 def on_all(ranks, act):
@@ -78,7 +70,7 @@ def test_ranks_without_kernels_or_on_other_machines_use_gloo(tmp_path, monkeypat
         assert isinstance(group, DistributedGroup)
         return use(group)
 
-    check_use(on_all(places(2), act))
+    check_use(on_all(places(2, 1), act))
 
 
 def test_one_rank_is_alone_and_has_no_pipeline(tmp_path):
@@ -137,5 +129,5 @@ def test_ranks_meet_at_an_address():
     def act(place):
         return use(Meeting(address, place, patience_s=20.0, meet_s=20.0).tensor_group(None))
 
-    check_use(on_all(places(2), act))
+    check_use(on_all(places(2, 1), act))
     assert own_address(address) == "127.0.0.1"
