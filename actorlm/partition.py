@@ -124,11 +124,6 @@ def stages(model: Dimensions, pipeline: int, listed: Sequence[int] = ()) -> tupl
     return tuple(range(end - count, end) for end, count in zip(ends, counts, strict=True))
 
 
-def stage(model: Dimensions, pipeline: int, rank: int, listed: Sequence[int] = ()) -> Stage:
-    """One of the stages. Raises as `stages` does."""
-    return Stage(stages(model, pipeline, listed)[rank], rank == 0, rank == pipeline - 1)
-
-
 def _counts(model: Dimensions, pipeline: int) -> list[int]:
     """Layers of each stage. Of those that make the largest stage least, the one that fills the last stages first."""
     layer, (first, last) = layer_parameters(model), _edges(model, pipeline)

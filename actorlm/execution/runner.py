@@ -36,7 +36,7 @@ from actorlm.logprobs import Logprobs
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import AddRequest, RunStep
 from actorlm.models.decoder import Decoder
-from actorlm.models.registry import builder
+from actorlm.models.registry import family
 from actorlm.models.weights import load_weights
 from actorlm.parallel.group import Alone, TensorGroup
 from actorlm.parallel.meeting import Meeting
@@ -119,15 +119,17 @@ class Runner:
         """
         if self._threads is not None:
             torch.set_num_threads(self._threads)
-        build = builder(self.description.architecture)
+        of_family = family(self.description.architecture)
         check_memory(self._part, self._num_blocks, self._dtype, psutil.virtual_memory().available)
         meeting = self._meet() if self._meet is not None else None
         if meeting is not None:
             self._join(meeting)
         self._caches = allocate(self._part, self._num_blocks, self._dtype)
         arena = Arena(self._dtype, self._native, self._group)
-        self.model: Decoder = build(self.description, arena, self._stage)
-        self.bytes_read = load_weights(self.description, self.model.parameters(self.description.format), progress)
+        self.model = Decoder(of_family, self.description, arena, self._stage)
+        form = self.description.format
+        assert form != "bytes", "the null model's vocabulary is of no family"
+        self.bytes_read = load_weights(self.description, self.model.parameters(form), progress)
         self._choice = Choice(
             self._max_num_seqs, self.description.vocab_size, self.description.eos_token_ids, self._group, self._native
         )

@@ -5,7 +5,7 @@ A pipeline stage has some of the layers; the first one has the embedding too, th
 Legend: T tokens of the step, S sampled rows, E hidden size, v this rank's part of the vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from torch import Tensor
@@ -39,18 +39,24 @@ class Names(NamedTuple):
     """Whose heads a format stores for rotation of halves; others, as we need them, for rotation of neighbours."""
 
 
-class Decoder:
-    """A model, or a stage of it; its weights are zeros until `parameters` are filled. `layers` are the stage's."""
+class Family(NamedTuple):
+    """What tells a family from the others. Its module has both, as `layer` and `NAMES`."""
 
-    def __init__(
-        self, model: ModelDescription, arena: Arena, stage: Stage, layers: Sequence[Layer], names: Names
-    ) -> None:
+    layer: Callable[[ModelDescription, Arena], Layer]
+    """Makes one of the model's layers."""
+    names: Names
+
+
+class Decoder:
+    """A model, or a stage of it; its weights are zeros until `parameters` are filled."""
+
+    def __init__(self, family: Family, model: ModelDescription, arena: Arena, stage: Stage) -> None:
         self._head_dim = model.head_dim
         self._stage = stage
-        self._layers = layers
-        self._names = names
+        self._layers = [family.layer(model, arena) for _ in stage.layers]
+        self._names = family.names
         self._rotary = Rotary(model.head_dim, model.rope_theta, model.rope_scaling)
-        self._stack = Stack(layers, arena)
+        self._stack = Stack(self._layers, arena)
         self._embedding = self._norm = self._head = None
         size, tied = model.hidden_size, model.tie_word_embeddings
         if stage.is_first or (stage.is_last and tied):

@@ -5,8 +5,7 @@ from actorlm.layers.arena import Arena
 from actorlm.layers.attention import Attention
 from actorlm.layers.decoder_layer import DecoderLayer
 from actorlm.layers.mlp import GatedMLP
-from actorlm.models.decoder import Decoder, Names
-from actorlm.partition import Stage
+from actorlm.models.decoder import Names
 
 NAMES = Names(
     top={
@@ -30,12 +29,8 @@ NAMES = Names(
 )
 
 
-def build(model: ModelDescription, arena: Arena, stage: Stage) -> Decoder:
-    """A stage of a model of the family."""
-    return Decoder(model, arena, stage, [_layer(model, arena) for _ in stage.layers], NAMES)
-
-
-def _layer(model: ModelDescription, arena: Arena) -> DecoderLayer:
+def layer(model: ModelDescription, arena: Arena) -> DecoderLayer:
+    """One of the model's layers."""
     size = model.hidden_size
     attention = Attention(
         size,

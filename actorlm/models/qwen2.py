@@ -5,19 +5,13 @@ from actorlm.layers.arena import Arena
 from actorlm.layers.attention import Attention
 from actorlm.layers.decoder_layer import DecoderLayer
 from actorlm.layers.mlp import GatedMLP
-from actorlm.models.decoder import Decoder
 from actorlm.models.llama import NAMES as LLAMA
-from actorlm.partition import Stage
 
 NAMES = LLAMA._replace(in_halves={"safetensors": ("query", "key"), "gguf": ("query", "key")})
 
 
-def build(model: ModelDescription, arena: Arena, stage: Stage) -> Decoder:
-    """A stage of a model of the family."""
-    return Decoder(model, arena, stage, [_layer(model, arena) for _ in stage.layers], NAMES)
-
-
-def _layer(model: ModelDescription, arena: Arena) -> DecoderLayer:
+def layer(model: ModelDescription, arena: Arena) -> DecoderLayer:
+    """One of the model's layers."""
     size = model.hidden_size
     attention = Attention(
         size,

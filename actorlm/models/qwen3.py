@@ -5,9 +5,7 @@ from actorlm.layers.arena import Arena
 from actorlm.layers.attention import Attention, QueryKeyNorms
 from actorlm.layers.decoder_layer import DecoderLayer
 from actorlm.layers.mlp import GatedMLP
-from actorlm.models.decoder import Decoder
 from actorlm.models.llama import NAMES as LLAMA
-from actorlm.partition import Stage
 
 NORMS = {
     "query_norm": {"safetensors": "self_attn.q_norm", "gguf": "attn_q_norm"},
@@ -17,12 +15,8 @@ IN_HALVES = ("query", "key", "query_norm", "key_norm")
 NAMES = LLAMA._replace(in_layer={**LLAMA.in_layer, **NORMS}, in_halves={"safetensors": IN_HALVES, "gguf": IN_HALVES})
 
 
-def build(model: ModelDescription, arena: Arena, stage: Stage) -> Decoder:
-    """A stage of a model of the family."""
-    return Decoder(model, arena, stage, [_layer(model, arena) for _ in stage.layers], NAMES)
-
-
-def _layer(model: ModelDescription, arena: Arena) -> DecoderLayer:
+def layer(model: ModelDescription, arena: Arena) -> DecoderLayer:
+    """One of the model's layers."""
     size = model.hidden_size
     norms = QueryKeyNorms(model.head_dim, model.rms_norm_eps, arena)
     attention = Attention(

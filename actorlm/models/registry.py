@@ -1,9 +1,10 @@
-"""Which module runs which architecture. Each has a `build` that makes a `Decoder` of the family, or a stage of it."""
+"""Which module describes which architecture's family: see `decoder.Family`."""
 
 from importlib import import_module
 from typing import Any
 
 from actorlm.errors import ModelError
+from actorlm.models.decoder import Family
 
 MODELS = {
     "LlamaForCausalLM": "actorlm.models.llama",
@@ -13,8 +14,9 @@ MODELS = {
 }
 
 
-def builder(architecture: str) -> Any:
-    """`build` for a checkpoint's architecture. Raises ModelError naming those that exist."""
+def family(architecture: str) -> Family:
+    """The family of a checkpoint's architecture. Raises ModelError naming those that exist."""
     if architecture not in MODELS:
         raise ModelError(f"the architecture {architecture} is not supported; supported: {', '.join(sorted(MODELS))}")
-    return import_module(MODELS[architecture]).build
+    module: Any = import_module(MODELS[architecture])
+    return Family(module.layer, module.NAMES)

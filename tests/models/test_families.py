@@ -1,6 +1,7 @@
 """Names and shapes of each family's weights, against transformers and the gguf package."""
 
 import gguf
+import msgspec
 import pytest
 import torch
 from tiny_models import FAMILIES, GGUF_ARCHITECTURES
@@ -9,9 +10,10 @@ from actorlm.checkpoint.config_json import ARCHITECTURES, describe_directory
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import ModelError
 from actorlm.layers.arena import Arena
-from actorlm.models.llama import build
-from actorlm.models.registry import MODELS, builder
-from actorlm.partition import stage
+from actorlm.models import registry
+from actorlm.models.decoder import Decoder
+from actorlm.models.registry import MODELS
+from actorlm.partition import Stage
 
 DESCRIPTION = ModelDescription(
     path="",
@@ -31,8 +33,9 @@ DESCRIPTION = ModelDescription(
 )
 
 
-def whole(description, make=build):
-    return make(description, Arena(torch.float32), stage(description, 1, 0))
+def whole(description):
+    stage = Stage(range(description.num_layers), is_first=True, is_last=True)
+    return Decoder(registry.family(description.architecture), description, Arena(torch.float32), stage)
 
 
 CHANGES = {
@@ -50,7 +53,7 @@ def pair(request, tmp_path):
     changes = CHANGES[family] if changed else {}
     theirs = FAMILIES[family](tmp_path, num_hidden_layers=2, tie_word_embeddings=tied, **changes)
     description = describe_directory(tmp_path, "tiny", weights=True)
-    return whole(description, builder(description.architecture)), theirs, family
+    return whole(description), theirs, family
 
 
 def test_safetensors_names_and_shapes_are_those_of_transformers(pair):
@@ -70,10 +73,10 @@ def test_gguf_names_are_those_of_its_package(pair):
 
 def test_every_row_of_the_registry_can_be_imported_and_described():
     for name in MODELS:
-        whole(DESCRIPTION, builder(name))
+        whole(msgspec.structs.replace(DESCRIPTION, architecture=name))
     assert list(MODELS) == list(ARCHITECTURES)
 
 
 def test_an_unknown_architecture_is_refused():
     with pytest.raises(ModelError, match="MambaForCausalLM is not supported; supported: LlamaForCausalLM"):
-        builder("MambaForCausalLM")
+        registry.family("MambaForCausalLM")

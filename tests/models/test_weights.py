@@ -7,21 +7,18 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_families import DESCRIPTION
+from test_families import DESCRIPTION, whole
 
 from actorlm.errors import ModelError
-from actorlm.layers.arena import Arena
 from actorlm.layers.weight import Cut
 from actorlm.models import weights
-from actorlm.models.llama import build
 from actorlm.models.weights import Parameter, SafetensorsSource, fill, load_weights
-from actorlm.partition import stage
 
 
 def llama(seed=None, **changes):
     """A model; filled with random numbers if there is a seed."""
     description = msgspec.structs.replace(DESCRIPTION, **changes)
-    model = build(description, Arena(torch.float32), stage(description, 1, 0))
+    model = whole(description)
     if seed is not None:
         torch.manual_seed(seed)
     for parameter in model.parameters("gguf"):
