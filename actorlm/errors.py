@@ -78,11 +78,17 @@ class Unavailable(ActorlmError):
 
 
 class Interrupted(ActorlmError):
-    """A part that worked on this request died, and the request ended with it."""
+    """The request ended before its answer did, because the process that owned it, or the way to it, was lost."""
 
     status = 500
     type = "server_error"
     code = "interrupted"
+
+
+class Poisoned(ActorlmError):
+    """Replicas died of this request again and again; it is not tried any more."""
+
+    code = "poisoned"
 
 
 class ProtocolError(ActorlmError):
@@ -132,7 +138,7 @@ STATUS: dict[int, type[ActorlmError]] = {
 }
 """The error class for a status that came over a wire; anything else is `Interrupted`."""
 
-CODE: dict[str | None, type[ActorlmError]] = {c.code: c for c in (ContextLengthExceeded,)}
+CODE: dict[str | None, type[ActorlmError]] = {c.code: c for c in (ContextLengthExceeded, Poisoned)}
 """The error class for a code that says more than its status."""
 
 

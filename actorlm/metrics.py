@@ -49,6 +49,7 @@ METRICS: dict[str, Metric] = {
     "generation_tokens": Metric("counter", "Tokens generated."),
     "request_success": Metric("counter", "Choices ended, by reason; abort and error included.", ("finished_reason",)),
     "requests_accepted": Metric("counter", "Choices accepted."),
+    "requests_resumed": Metric("counter", "Next attempts of choices, by the role that was lost.", ("lost",)),
     "time_to_first_token_seconds": Metric("histogram", "Time to the first token.", (), _SECONDS),
     "inter_token_latency_seconds": Metric("histogram", "Time between tokens of one choice.", (), _SECONDS),
     "e2e_request_latency_seconds": Metric("histogram", "Time from acceptance to the end.", (), _SECONDS),

@@ -10,9 +10,10 @@ from typing import NamedTuple, assert_never
 
 from actorlm.actors.membership import Membership
 from actorlm.actors.roster import Roster
-from actorlm.errors import ActorlmError
+from actorlm.errors import ActorlmError, ProtocolError
 from actorlm.logprobs import unpack
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
+from actorlm.messages.balancer import RequestRefused
 from actorlm.messages.detokenizer import Close, Inbox, Open, TokensSampled
 from actorlm.messages.frontend import Finish, Opened
 from actorlm.messages.supervisor import PeerStuck
@@ -24,7 +25,7 @@ from actorlm.runtime.network import Server
 from actorlm.text.delta_batch import DeltaBatch
 from actorlm.text.detokenize import TextStream
 from actorlm.text.tokenizer import Tokenizer
-from actorlm.wire import read_int32, read_int64
+from actorlm.wire import Message, read_int32, read_int64
 
 RETRY_S = 0.02
 """Pause before deltas are offered again to a frontend that had no room for them."""
@@ -89,7 +90,16 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
 
     def _start(self, sender: str, message: Open) -> None:
         message.check()
-        stream = TextStream(
+        try:
+            stream = self._stream(message)
+        except ProtocolError as error:  # nothing will come of this attempt, so its frontend must know
+            self._answer(sender, RequestRefused(message.request, message.attempt, 500, "internal_error", error.message))
+            raise
+        self._open[message.request] = _OpenText(sender, message.attempt, stream)
+        self._answer(sender, Opened(message.request, message.attempt))
+
+    def _stream(self, message: Open) -> TextStream:
+        return TextStream(
             self._tokenizer,
             context_ids=read_int32(message.context_ids),
             generated_ids=read_int32(message.generated_ids),
@@ -99,13 +109,14 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
             skip_special_tokens=message.skip_special_tokens,
             spaces_between_special_tokens=message.spaces_between_special_tokens,
         )
-        self._open[message.request] = _OpenText(sender, message.attempt, stream)
+
+    def _answer(self, frontend: str, message: Message) -> None:
         try:
-            self._server.send(sender, Opened(message.request, message.attempt))
+            self._server.send(frontend, message)
         except PeerUnknown:
             return
         except PeerFull:
-            self._membership.say(PeerStuck(sender))
+            self._membership.say(PeerStuck(frontend))
 
     def _push(self, message: TokensSampled) -> None:
         message.check()

@@ -5,20 +5,26 @@ sends tokens to detokenizers, loads and refusals to the balancer. Must not know:
 
 As many steps are in flight as the scheduler likes: while one is computed, the next waits at the workers already, and
 they need not wait for this process.
+
+Requests go on while the balancer is away; the next one is told what is here. Those whose tokens a detokenizer has not
+got, or may not have got, are lost: they end here, and their frontends begin their next attempts.
 """
 
 import asyncio
 from asyncio import Future
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import assert_never
 
+from msgspec import structs
+
 from actorlm.actors.membership import Membership
+from actorlm.actors.text_port import TextPort
 from actorlm.errors import ActorlmError, BadRequest, ExecutorFailed
 from actorlm.executors.base import Executor
 from actorlm.logprobs import Scores, pack
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
-from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRefused, RequestsEnded
+from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRefused, RequestsEnded, RequestsLost
 from actorlm.messages.detokenizer import TokensSampled
 from actorlm.messages.engine import Abort, Generate, Inbox
 from actorlm.messages.executor import StepDone
@@ -27,7 +33,7 @@ from actorlm.runtime.actor import Actor
 from actorlm.runtime.errors import NotConnected, PeerFull
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
-from actorlm.runtime.network import Link, Pusher
+from actorlm.runtime.network import Link
 from actorlm.scheduling.core import Core, Step
 from actorlm.scheduling.request import Request
 from actorlm.scheduling.scheduler import Sampled, Scheduler
@@ -64,11 +70,14 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._scheduler = scheduler
         self._executor = executor
         self._balancer = balancer
-        self._detokenizers = detokenizers
-        self._pushers: dict[int, Pusher] = {}
+        self._ports = {index: TextPort(link) for index, link in detokenizers.items()}
         self._membership = membership
         self._announcement = announcement
         self._loaded = False
+        self._early: dict[int, Generate] = {}
+        """Requests that wait for a way to their detokenizer."""
+        self._announced = 0
+        """The session in which the balancer was told of this replica."""
         self._wake = asyncio.Event()
         self._in_flight: deque[tuple[Step, Future[StepDone]]] = deque()
         self._ended: list[int] = []
@@ -82,13 +91,14 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         """The engine's table of contents."""
         match message:
             case Generate():
+                self._received += 1
                 self._admit(message)
             case Abort():
                 self._abort(read_int64(message.requests))
             case LinkUp():
                 self._linked(message.peer)
             case PeerLost():
-                self._lose(message)
+                pass
             case CollectMetrics():
                 self._count()
                 self._membership.report(message.token, self)
@@ -148,10 +158,12 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._wake.set()
 
     def _admit(self, message: Generate) -> None:
-        self._received += 1
         try:
-            if message.detokenizer not in self._detokenizers:
-                raise BadRequest(f"detokenizer {message.detokenizer} is none of the {len(self._detokenizers)}")
+            if message.detokenizer not in self._ports:
+                raise BadRequest(f"detokenizer {message.detokenizer} is none of the {len(self._ports)}")
+            if not self._ports[message.detokenizer].is_open:
+                self._early[message.request] = message
+                return
             self._core.admit(message)
         except ActorlmError as error:
             self._tell_balancer(
@@ -161,6 +173,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             self._wake.set()
 
     def _abort(self, requests: Iterable[int]) -> None:
+        requests = list(requests)
+        self._ended += [request for request in requests if self._early.pop(request, None)]
         self._ended += self._scheduler.abort(requests)
         self._wake.set()
 
@@ -171,38 +185,61 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             rows[sample.request.detokenizer].append(sample)
             if sample.finish:
                 self._ended.append(sample.request.id)
+                self._ports[sample.request.detokenizer].ended.append((sample.request.id, sample.request.attempt))
         for detokenizer, samples in rows.items():
             self._push(detokenizer, tokens_sampled(self._replica, samples, scores))
 
     def _push(self, detokenizer: int, message: TokensSampled) -> None:
-        """Never waits for a detokenizer: one that is full is stuck, one that is gone took its requests along."""
+        """Never waits for a detokenizer: one that is full is stuck, one that is gone has lost its requests."""
         try:
-            self._pushers[detokenizer].send(message)
+            self._ports[detokenizer].push(message)
         except PeerFull:
-            self._membership.say(PeerStuck(f"detokenizer-{detokenizer}"))
+            self._membership.say(PeerStuck(self._ports[detokenizer].peer))
         except NotConnected:
-            pass
+            self._lose_texts(detokenizer)
 
     def _linked(self, peer: str) -> None:
         if peer == Role.SUPERVISOR:
             self._membership.linked()
-        elif peer == self._balancer.peer:
-            self._abort(self._scheduler.request_ids)  # what the balancer has said of them since may be lost
-            self._received = 0
-        for index, link in self._detokenizers.items():
-            if link.is_up and index not in self._pushers:
-                self._pushers[index] = link.pusher("tokens")
+        for index, port in self._ports.items():
+            if port.peer == peer:
+                self._lose_texts(index)
+                port.open()
+                self._admit_early(index)
         self._announce()
 
-    def _announce(self) -> None:
-        """Says that this replica takes requests, once it can also deliver them. A new balancer hears it again."""
-        if self._loaded and self._balancer.is_up and len(self._pushers) == len(self._detokenizers):
-            self._tell_balancer(self._announcement)
-            self._membership.ready(f"{self._announcement.kv_capacity_tokens}")
+    def _lose_texts(self, detokenizer: int) -> None:
+        """What was pushed to a detokenizer may not have come: its requests end here, to be taken up again."""
+        port, requests = self._ports[detokenizer], self._scheduler.requests
+        lost = [(request.id, request.attempt) for request in requests if request.detokenizer == detokenizer]
+        self._abort(request for request, _ in lost)
+        self._report_ended()
+        if lost := [*port.ended, *lost]:
+            port.ended.clear()
+            self._tell_balancer(RequestsLost(self._replica, *_columns(lost), port.peer))
 
-    def _lose(self, message: PeerLost) -> None:
-        if message.role == Role.BALANCER:
-            self._abort(self._scheduler.request_ids)
+    def _admit_early(self, detokenizer: int) -> None:
+        for message in [one for one in self._early.values() if one.detokenizer == detokenizer]:
+            del self._early[message.request]
+            self._admit(message)
+
+    def _announce(self) -> None:
+        """Says that this replica takes requests, once it can also deliver them, and what it has, once in a session."""
+        session = self._balancer.welcome.session
+        if not self._loaded or not self._balancer.is_up or not all(port.was_opened for port in self._ports.values()):
+            return
+        if session != self._announced:
+            self._announced, self._received = session, 0
+            self._tell_balancer(self._inventory())
+            self._report_load()
+        self._membership.ready(f"{self._announcement.kv_capacity_tokens}")
+
+    def _inventory(self) -> ReplicaAnnounced:
+        early, requests = self._early.values(), self._scheduler.requests
+        held = [*((one.request, one.attempt) for one in early), *((one.id, one.attempt) for one in requests)]
+        suspects = [*(one.request for one in early if one.suspect), *(one.id for one in requests if one.is_suspect)]
+        numbers, attempts = _columns(held)
+        return structs.replace(self._announcement, requests=numbers, attempts=attempts, suspects=int64(suspects))
 
     def _report_ended(self) -> None:
         if self._ended:
@@ -214,7 +251,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._tell_balancer(LoadReported(self._replica, self._received, *self._scheduler.load))
 
     def _tell_balancer(self, message: Message) -> None:
-        """A balancer that is gone took its requests along; the next one hears the announcement."""
+        """A balancer that is gone need not know: the next one is told what is here."""
         try:
             self._balancer.send(message)
         except NotConnected:
@@ -235,6 +272,11 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             ("iteration_tokens", self._core.tokens),
         ):
             metrics.set(metric, value, labels)
+
+
+def _columns(attempts: Collection[tuple[int, int]]) -> tuple[bytes, bytes]:
+    """Requests and their attempts, as messages have them."""
+    return int64(request for request, _ in attempts), int32(attempt for _, attempt in attempts)
 
 
 def tokens_sampled(replica: int, samples: list[Sampled], scores: Mapping[Request, Scores]) -> TokensSampled:

@@ -7,22 +7,22 @@ which asks it through `actors/backend.py`; tensors.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, assert_never
 
 import structlog
 
+from actorlm.actors.attempts import NO_FLEET, Attempts
 from actorlm.actors.clients import Clients
 from actorlm.actors.generation import MAX_UNREAD_BYTES, NOWHERE, UNREAD_S, Choice, Generation
 from actorlm.actors.membership import Membership
 from actorlm.api.ports import ANYWHERE, FINISH_REASONS, ID_BYTES, Delta, Placement, Submission
-from actorlm.errors import ActorlmError, Interrupted, Overloaded, Unavailable, from_wire
+from actorlm.errors import ActorlmError, Overloaded, Unavailable, from_wire
 from actorlm.logprobs import unpack
 from actorlm.messages.actor import CollectMetrics, Drain, MetricsCollected, PeerLost, Stop, TreeChanged, TreeState
 from actorlm.messages.balancer import RequestRefused
-from actorlm.messages.detokenizer import Close, Open
-from actorlm.messages.engine import Abort, Generate
+from actorlm.messages.detokenizer import Close
+from actorlm.messages.engine import Abort
 from actorlm.messages.frontend import (
     Chat,
     Complete,
@@ -43,9 +43,8 @@ from actorlm.runtime.errors import NotConnected, PeerFull
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Link
-from actorlm.text.detokenize import CONTEXT_LENGTH
 from actorlm.topology import Role
-from actorlm.wire import Message, int32, int64, read_int32, read_int64
+from actorlm.wire import Message, int64, read_int32, read_int64
 
 MAX_OPEN = 32_768
 """Choices that one frontend holds; one more is refused with 429."""
@@ -74,15 +73,20 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._served_name = served_name
         self._balancer = balancer
         self._detokenizers = detokenizers
-        self._turns = cycle(detokenizers)
         self._membership = membership
         self._metrics = membership.metrics
         self._ids = request_ids(index, incarnation)
         self._open: dict[int, Choice] = {}
         self._unwanted: list[Choice] = []
+        self._attempts = Attempts(
+            name,
+            self._open,
+            balancer=balancer,
+            detokenizers=detokenizers,
+            membership=membership,
+            fail=lambda choice, error: self._fail(choice.generation, error),
+        )
         self._tree = TreeState.STARTING
-        self._fleet = FleetChanged((), 0, 0)
-        self._known: set[str] = set()
         self._serving = False
         self._draining = False
         self._scrapes: dict[int, asyncio.Future[bytes]] = {}
@@ -96,13 +100,14 @@ class Frontend(Actor[Inbox | LinkEvent]):
             case TextDelta():
                 self._deliver(message)
             case Opened():
-                self._generate(message)
+                self._attempts.opened(message)
             case RequestRefused():
                 self._refused(message)
             case RequestsInterrupted():
-                self._interrupt(read_int64(message.requests), message.cause)
+                self._attempts.interrupted(message)
             case FleetChanged():
-                self._fleet = message
+                self._attempts.fleet = message
+                self._attempts.go_on()
             case TreeChanged():
                 self._tree = message.state
             case PeerLost():
@@ -132,20 +137,15 @@ class Frontend(Actor[Inbox | LinkEvent]):
         """What the tree can do, as far as this frontend can reach it."""
         if self._draining:
             return TreeState.DRAINING
-        if self._tree in (TreeState.READY, TreeState.DEGRADED) and not self._reaches_all_roles:
+        # The supervisor may know of a successor before this frontend is connected to it.
+        if self._tree in (TreeState.READY, TreeState.DEGRADED) and not self._attempts.reach_all_roles:
             return TreeState.UNAVAILABLE
         return self._tree
 
     @property
-    def _reaches_all_roles(self) -> bool:
-        """The supervisor may know of a successor before this frontend is connected to it."""
-        texts = any(link.is_up for link in self._detokenizers.values())
-        return texts and self._balancer.is_up and bool(self._fleet.replicas)
-
-    @property
     def kv_capacity_tokens(self) -> int:
         """What every replica's KV cache can hold; 0 while no replica takes requests."""
-        return self._fleet.kv_capacity_tokens
+        return self._attempts.fleet.kv_capacity_tokens
 
     def submit(self, submissions: Sequence[Submission], trace_id: str, placement: Placement = ANYWHERE) -> Generation:
         """Accepts all of these choices or none. Raises Unavailable or Overloaded."""
@@ -163,7 +163,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._metrics.add("requests_accepted", len(choices))
         for choice in choices:
             if choice.id in self._open:  # none is left once one has failed
-                self._open_text(choice)
+                self._attempts.begin(choice)
         return generation
 
     async def metrics(self) -> bytes:
@@ -179,51 +179,6 @@ class Frontend(Actor[Inbox | LinkEvent]):
             del self._scrapes[token]
 
     # The life of a generation.
-
-    def _open_text(self, choice: Choice) -> None:
-        """Opens the text at the next detokenizer that takes it; where none does, the request ends with an error."""
-        submission = choice.submission
-        message = Open(
-            request=choice.id,
-            attempt=choice.attempt,
-            context_ids=int32(submission.prompt_ids[-CONTEXT_LENGTH:]),
-            generated_ids=b"",
-            delivered_characters=0,
-            stop=submission.stop,
-            include_stop=submission.include_stop,
-            skip_special_tokens=submission.skip_special_tokens,
-            spaces_between_special_tokens=submission.spaces_between_special_tokens,
-        )
-        error: ActorlmError | None = None
-        for _ in self._detokenizers:
-            choice.detokenizer = next(self._turns)
-            error = _undelivered(self._detokenizers[choice.detokenizer], message)
-            if error is None:
-                return
-        assert error is not None, "a tree has a detokenizer"
-        self._fail(choice.generation, error)
-
-    def _generate(self, message: Opened) -> None:
-        choice = self._open.get(message.request)
-        if choice is None or choice.attempt != message.attempt:
-            return
-        generate = Generate(
-            request=choice.id,
-            attempt=choice.attempt,
-            frontend=self.name,
-            detokenizer=choice.detokenizer,
-            prompt_ids=int32(choice.submission.prompt_ids),
-            generated_ids=b"",
-            sampling=choice.submission.sampling,
-            priority=choice.submission.priority,
-            cache_salt=choice.submission.cache_salt,
-            trace_id=choice.trace_id,
-            session=choice.placement.session,
-            replica=choice.placement.replica,
-        )
-        error = _undelivered(self._balancer, generate)
-        if error is not None:
-            self._fail(choice.generation, error)
 
     def _deliver(self, message: TextDelta) -> None:
         now = time.monotonic()
@@ -242,8 +197,9 @@ class Frontend(Actor[Inbox | LinkEvent]):
                 self._complete(choice, finish, now)
             reason = FINISH_REASONS.get(finish)
             known = None if scores is None else choice.take_scores(scores[row])
-            ids = message.tokens[begin:end]
-            delta = Delta(choice.index, message.texts[row], counts[row], reason, cached[row], ids, known)
+            text, ids = message.texts[row], message.tokens[begin:end]
+            held = choice.take_text(text, ids, cached[row])
+            delta = Delta(choice.index, text, counts[row], reason, held, ids, known)
             choice.generation.feed(delta)
             if choice.generation.is_left_behind(now):
                 self._leave_behind(choice)
@@ -254,8 +210,9 @@ class Frontend(Actor[Inbox | LinkEvent]):
         elif count:
             self._metrics.observe("inter_token_latency_seconds", (now - choice.last_token_at) / count, count)
         self._metrics.add("generation_tokens", count)
-        choice.delivered += count
         choice.last_token_at = now
+        if count:
+            self._attempts.gained(choice)
 
     def _complete(self, choice: Choice, finish: Finish, now: float) -> None:
         if finish is Finish.STOP_STRING:
@@ -270,7 +227,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         """The one place where a choice leaves the table, whatever ended it."""
         del self._open[choice.id]
         self._metrics.add("request_success", 1, (reason,))
-        self._metrics.observe("request_generation_tokens", choice.delivered)
+        self._metrics.observe("request_generation_tokens", len(choice.ids))
         self._report_drained()
 
     def _fail(self, generation: Generation, error: ActorlmError) -> None:
@@ -309,33 +266,18 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._tell(self._balancer, Abort(int64(choice.id for choice in unwanted)))
 
     def _refused(self, message: RequestRefused) -> None:
-        choice = self._open.get(message.request)
-        if choice is not None and choice.attempt == message.attempt:
+        if not self._attempts.refused(message):
             error = from_wire(message.status, message.code, message.message, message.param)
-            self._fail(choice.generation, error)
-
-    def _interrupt(self, requests: Iterable[int], cause: str) -> None:
-        for request in requests:
-            choice = self._open.get(request)
-            if choice is not None:
-                error = Interrupted(f"{cause} was lost while it worked on this request; send it again")
-                self._fail(choice.generation, error)
+            self._fail(self._open[message.request].generation, error)
 
     # The tree around it.
 
     def _lose(self, message: PeerLost) -> None:
-        """A replica's loss comes from the balancer, which knows whose requests it had."""
-        if message.role in (Role.BALANCER, Role.DETOKENIZER):
-            self._interrupt_all_of(message.name)
-
-    def _interrupt_all_of(self, peer: str) -> None:
-        """A peer is gone, or what was said to it may be lost: all that it had to do with ends."""
-        if peer == self._balancer.peer:
-            self._fleet = FleetChanged((), 0, 0)
-            self._interrupt(list(self._open), peer)
-        for index, link in self._detokenizers.items():
-            if link.peer == peer:
-                self._interrupt([choice.id for choice in self._open.values() if choice.detokenizer == index], peer)
+        """A replica's loss comes from the balancer, which knows whose requests it had; they go on without one."""
+        if message.role == Role.BALANCER:
+            self._attempts.fleet = NO_FLEET
+        elif message.role == Role.DETOKENIZER:
+            self._attempts.lose_texts(message.name)
 
     def serve(self, stop_http: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """HTTP is listening; `stop_http` lets running responses end and closes it."""
@@ -350,9 +292,11 @@ class Frontend(Actor[Inbox | LinkEvent]):
     def _linked(self, peer: str) -> None:
         if peer == Role.SUPERVISOR:
             self._membership.linked()
-        elif peer in self._known:
-            self._interrupt_all_of(peer)
-        self._known.add(peer)
+        elif peer == self._balancer.peer:
+            self._attempts.take_stock()
+        else:
+            self._attempts.lose_texts(peer)
+        self._attempts.go_on()
         self._report_ready()
 
     def _report_ready(self) -> None:
@@ -393,14 +337,3 @@ class Frontend(Actor[Inbox | LinkEvent]):
             return
         except PeerFull:
             self._membership.say(PeerStuck(link.peer))
-
-
-def _undelivered(link: Link, message: Message) -> ActorlmError | None:
-    """Sends what a request needs; where that cannot be, returns the error for its client."""
-    try:
-        link.send(message)
-    except NotConnected:
-        return Unavailable(f"{link.peer} is restarting; try again later")
-    except PeerFull:
-        return Overloaded(f"{link.peer} does not keep up; try again later")
-    return None

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Self
 
 from actorlm.api.ports import Delta, FinishReason, Placement, Submission
@@ -18,9 +20,22 @@ UNREAD_S = 5.0
 """A reader that takes nothing for so long, while more than MAX_UNREAD_BYTES wait for it, is left behind."""
 
 
+class Phase(Enum):
+    """How far an attempt has got: to no detokenizer, asked for one, has one, was sent to an engine."""
+
+    CLOSED = "closed"
+    OPENING = "opening"
+    OPEN = "open"
+    SENT = "sent"
+
+
 @dataclass(slots=True, eq=False)
 class Choice:
-    """One choice: a request of its own for everything behind the frontend."""
+    """One choice: a request of its own for everything behind the frontend.
+
+    `ids` and `characters` of text were delivered; the next attempt goes on behind them. `deaths` counts those of its
+    replica since its last token.
+    """
 
     id: int
     index: int
@@ -31,10 +46,24 @@ class Choice:
     trace_id: str
     placement: Placement
     attempt: int = 0
-    delivered: int = 0
+    phase: Phase = Phase.CLOSED
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    characters: int = 0
+    deaths: int = 0
+    is_suspect: bool = False
+    cached: int | None = None
+    """Of the prompt, from the prefix cache, as it was when the first token came."""
     last_token_at: float | None = None
     scored: int = 1
     """The first position of the prompt whose log-probabilities have not come."""
+
+    def take_text(self, text: str, ids: bytes, cached: int) -> int:
+        """Notes what is delivered; returns how much of the prompt was cached, the same in every attempt."""
+        self.characters += len(text)
+        self.ids.frombytes(ids)
+        if self.cached is None and ids:
+            self.cached = cached
+        return cached if self.cached is None else self.cached
 
     def take_scores(self, scores: Scores | None) -> Scores | None:
         """Drops what has come already: after a preemption or in a later attempt a prompt is computed again."""

@@ -18,7 +18,7 @@ import psutil
 from actorlm.actors.roster import Roster
 from actorlm.actors.scrape import Scrapes, samples_of
 from actorlm.errors import ProtocolError
-from actorlm.messages.actor import Drain, MetricSample, PeerLost, Stop, TreeChanged, TreeState
+from actorlm.messages.actor import Census, Drain, MetricSample, PeerLost, Stop, TreeChanged, TreeState
 from actorlm.messages.operator import ActorDescribed, TreeDescribed
 from actorlm.messages.supervisor import (
     ActorReady,
@@ -291,6 +291,12 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             self._roster.joined(message)
         if message.role == Role.FRONTEND:
             self._say(message.name, TreeChanged(self._state))
+        elif message.role == Role.BALANCER:
+            self._say(message.name, Census(self._ready_engines()))
+
+    def _ready_engines(self) -> tuple[str, ...]:
+        children = self._supervision.children.values()
+        return tuple(one.name for one in children if one.role == Role.ENGINE and one.state is ChildState.READY)
 
     def _restarts(self) -> list[MetricSample]:
         children = self._supervision.children.values()

@@ -23,17 +23,27 @@ class TreeChanged(Message):
 
 
 class PeerLost(Message):
-    """An incarnation of an actor is gone for good. All that it owned is gone with it."""
+    """An incarnation of an actor is gone for good. All that it owned is gone with it.
+
+    One that an operator had restarted is `ordered`: nothing that it worked on is to blame.
+    """
 
     name: str
     role: str
     incarnation: int
+    ordered: bool = False
 
 
 class Drain(Message):
     """Accept nothing new; finish what is accepted, then answer Drained. Stop follows after `seconds`."""
 
     seconds: float
+
+
+class Census(Message):
+    """These engines are ready now, and will announce themselves to the balancer that has just joined."""
+
+    engines: tuple[str, ...]
 
 
 class Stop(Message):
@@ -62,4 +72,7 @@ class MetricsCollected(Message):
 
 
 Control = PeerLost | Stop | CollectMetrics
-"""What every actor understands; TreeChanged, Drain and MetricsCollected go to frontends alone."""
+"""What every actor understands; TreeChanged, Drain and MetricsCollected go to frontends alone, Census to balancers."""
+
+FromSupervisor = Control | TreeChanged | Drain | MetricsCollected | Census
+"""What nobody else may say."""

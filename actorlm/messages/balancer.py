@@ -1,22 +1,44 @@
-"""What the Balancer receives: requests from frontends, loads and refusals from engines."""
+"""What the Balancer receives: requests from frontends, loads and refusals from engines, what both have."""
 
 from typing import Annotated
 
 from msgspec import Meta
 
-from actorlm.messages.actor import Control
+from actorlm.messages.actor import Census, Control
 from actorlm.messages.engine import Abort, Generate
-from actorlm.wire import Int64, Message, Natural, RequestId
+from actorlm.wire import Int32, Int64, Message, Natural, RequestId
 
 Count = Annotated[int, Meta(ge=0)]
 
 
 class ReplicaAnnounced(Message):
-    """An EngineCore is ready. Sent after every handshake, so that a new balancer learns of it too."""
+    """An EngineCore is ready, and holds these attempts of `requests`, of which some are `suspects`.
+
+    Sent after every handshake, so that a new balancer learns of all that goes on without it.
+    """
 
     replica: Natural
     kv_capacity_tokens: Annotated[int, Meta(ge=1)]
     max_num_seqs: Annotated[int, Meta(ge=1)]
+    requests: Int64 = b""
+    attempts: Int32 = b""
+    suspects: Int64 = b""
+
+
+class Inventory(Message):
+    """These attempts a frontend has with engines, and no others. Sent after every handshake.
+
+    What an engine holds beyond it is aborted; what no engine holds is interrupted.
+    """
+
+    requests: Int64
+    attempts: Int32
+
+
+class Acquitted(Message):
+    """The suspect has got a token: its trial is over, and another may begin."""
+
+    request: RequestId
 
 
 class RequestsEnded(Message):
@@ -42,6 +64,15 @@ class LoadReported(Message):
     kv_used_tokens: Count
 
 
+class RequestsLost(Message):
+    """Tokens of these attempts may not have been delivered, so their next ones are to start. They have ended here."""
+
+    replica: Natural
+    requests: Int64
+    attempts: Int32
+    cause: str
+
+
 class RequestRefused(Message):
     """An engine does not take this request. The balancer passes it on to the request's frontend."""
 
@@ -53,4 +84,16 @@ class RequestRefused(Message):
     param: str | None = None
 
 
-Inbox = Generate | Abort | ReplicaAnnounced | RequestsEnded | LoadReported | RequestRefused | Control
+Inbox = (
+    Generate
+    | Abort
+    | Inventory
+    | Acquitted
+    | ReplicaAnnounced
+    | RequestsEnded
+    | RequestsLost
+    | LoadReported
+    | RequestRefused
+    | Census
+    | Control
+)

@@ -34,9 +34,9 @@ INBOXES: dict[str, Any] = {
 
 
 def from_peers(receiver: str) -> Any:
-    """The union of what a receiver takes from peers: Control is the supervisor's alone to say."""
-    control = get_args(actor.Control)
-    return Union[tuple(kind for kind in get_args(INBOXES[receiver]) if kind not in control)]  # noqa: UP007 - computed
+    """The union of what a receiver takes from peers: some things are the supervisor's alone to say."""
+    supervisors = get_args(actor.FromSupervisor)
+    return Union[tuple(kind for kind in get_args(INBOXES[receiver]) if kind not in supervisors)]  # noqa: UP007 - computed
 
 
 @cache

@@ -15,7 +15,8 @@ class Generate(Message):
     delivered again. `detokenizer` is the index of the one that holds the text. `deadline_ms` is Unix time.
     A lower `priority` goes first, where priorities count; it lies within MAX_PRIORITY of 0. Only requests of the same
     `cache_salt` share prefixes. `adapter` is reserved. `session` and `replica` are for the balancer, which chooses this
-    replica if one is set, else the one where the session was, if it has one and that is not overloaded.
+    replica if one is set, else the one where the session was, if it has one and that is not overloaded. A `suspect` is
+    computed in steps of its own until it has a token.
     """
 
     request: RequestId
@@ -32,6 +33,7 @@ class Generate(Message):
     trace_id: str = ""
     session: Session = ""
     replica: Natural | None = None
+    suspect: bool = False
 
 
 class Abort(Message):

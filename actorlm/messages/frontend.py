@@ -43,10 +43,15 @@ class TextDelta(Message):
 
 
 class RequestsInterrupted(Message):
-    """These requests were lost with the process named in `cause`; their next attempt starts from the frontend."""
+    """These attempts were lost with the process named in `cause`; the next ones start from the frontend.
+
+    With `blames` a replica has died of itself while it worked on them, of one of them perhaps.
+    """
 
     requests: Int64
+    attempts: Int32
     cause: str
+    blames: bool = False
 
 
 class FleetChanged(Message):

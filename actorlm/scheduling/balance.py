@@ -13,7 +13,7 @@ from actorlm.config import BLOCK_SIZE
 from actorlm.errors import Unavailable
 from actorlm.scheduling.affinity import Demand, PrefixMemory, Sessions
 from actorlm.scheduling.load import Load
-from actorlm.scheduling.workload import Sent, Workload
+from actorlm.scheduling.workload import UNCOUNTED, Sent, Workload
 
 MAX_PASSES = 8
 """No replica is passed over for more than so many choices for each replica that there is, however much it has to do."""
@@ -28,6 +28,7 @@ class Wish(NamedTuple):
     blocks: Sequence[int] = ()
     session: str = ""
     replica: int | None = None
+    attempt: int = 0
 
 
 class Choice(NamedTuple):
@@ -49,10 +50,15 @@ class _Replica:
 
 @dataclass(slots=True)
 class _Placed:
-    """Where a request is, and its attempts that have not ended, the oldest first."""
+    """Where a request is, and its attempts that have not ended, the oldest first.
+
+    The newest has the number `attempt`, and `is_wanted` until its replica is told to end it.
+    """
 
     replica: _Replica
+    attempt: int
     attempts: deque[Sent] = field(default_factory=deque)
+    is_wanted: bool = True
 
 
 class Balance:
@@ -86,16 +92,19 @@ class Balance:
             memory = PrefixMemory(capacity // BLOCK_SIZE)
             self._replicas[replica] = _Replica(replica, Workload(capacity), memory, self._next_turn())
 
-    def leave(self, replica: int) -> list[int]:
-        """A replica is gone, and all that is known of it; returns its requests, in the order in which they came."""
+    def leave(self, replica: int) -> list[tuple[int, int]]:
+        """A replica is gone, or has yet to say what it holds, and all that is known of it.
+
+        Returns its requests that were not aborted, in the order in which they came, each with its newest attempt.
+        """
         left = self._replicas.pop(replica, None)
         if left is None:
             return []
         self._sessions.forget(replica)
-        lost = [request for request, placed in self._placed.items() if placed.replica is left]
+        lost = {request: placed for request, placed in self._placed.items() if placed.replica is left}
         for request in lost:
             del self._placed[request]
-        return lost
+        return [(request, placed.attempt) for request, placed in lost.items() if placed.is_wanted]
 
     def choose(self, wish: Wish, now: float) -> Choice:
         """The replica that is to work on a request. Nothing changes before `place`. Raises Unavailable without one.
@@ -110,13 +119,23 @@ class Balance:
     def place(self, wish: Wish, choice: Choice, now: float) -> None:
         """The request has been sent to the replica that was chosen."""
         replica = self._replicas[choice.replica]
-        placed = self._placed.setdefault(wish.request, _Placed(replica))
+        placed = self._placed.setdefault(wish.request, _Placed(replica, wish.attempt))
+        placed.attempt, placed.is_wanted = wish.attempt, True
         placed.attempts.append(replica.workload.send(wish.prefill - choice.held, wish.decode))
         replica.memory.remember(wish.blocks)
         self._demand.note(wish.blocks, now)
         replica.turn = self._next_turn()
         if wish.session:
             self._sessions.remember(wish.session, replica.number)
+
+    def restore(self, request: int, attempt: int, replica: int) -> None:
+        """The replica has this already, and counts it in its reports."""
+        self._placed[request] = _Placed(self._replicas[replica], attempt, deque([UNCOUNTED]))
+
+    def attempt(self, request: int) -> int | None:
+        """The newest attempt of a request that a replica has and was not told to end, or None."""
+        placed = self._placed.get(request)
+        return placed.attempt if placed is not None and placed.is_wanted else None
 
     def owner(self, request: int) -> int | None:
         """The replica that works on a request, or None if it has ended or never was."""
@@ -126,14 +145,15 @@ class Balance:
     def aborted(self, request: int, now: float) -> None:
         """The replica is told to end this request, which is its own until it has."""
         placed = self._placed[request]
+        placed.is_wanted = False
         for sent in placed.attempts:
             placed.replica.workload.end(sent, now)
 
-    def ended(self, requests: Iterable[int], now: float) -> None:
-        """An attempt of each of these has left its replica: finished, aborted or refused. Unknown ones are ignored."""
+    def ended(self, replica: int, requests: Iterable[int], now: float) -> None:
+        """An attempt of each of these has left this replica: finished, aborted or refused. Others' are ignored."""
         for request in requests:
             placed = self._placed.get(request)
-            if placed is None:
+            if placed is None or placed.replica.number != replica:
                 continue
             placed.replica.workload.end(placed.attempts.popleft(), now)
             if not placed.attempts:

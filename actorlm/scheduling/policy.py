@@ -5,6 +5,9 @@
   first, and who has waited so many steps longer counts as a level lower: the wait stays bounded. A head that finds no
   blocks waits for those who run, and whoever stands behind it waits with it. A running request moves until it ends, and
   with nobody running every request that was accepted fits.
+- **Who comes back goes first.** The next attempt of a request ranks as if it had come before the first step: it was
+  accepted before, perhaps by another replica. A suspect, which replicas may have died of, is computed in steps of its
+  own until it has a token: nothing else is in flight then, so that no other can be what the replica dies of.
 - **Decodes first.** Every running decode gets its token in every step, so a gap between two tokens is one step of at
   most `max_num_batched_tokens`. For that, no more requests run than a step has tokens. A step may look ahead: it has
   the token after one that a step in flight is still sampling, except behind the last token that a request may have.
@@ -26,6 +29,9 @@
 
 AGEING_STEPS = 256
 """Steps of waiting that weigh as much as one level of priority."""
+
+BEFORE_ALL = -1
+"""The step before which everybody has arrived who was accepted in an earlier attempt."""
 
 MAX_SCORED = 512
 """Tokens of prompts in one step whose log-probabilities are asked for."""

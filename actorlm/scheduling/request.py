@@ -54,6 +54,8 @@ class Request:
     token_ids: "array[int]"
     prompt_length: int
     sampling: SamplingParams
+    is_suspect: bool = False
+    """Whether it is computed in steps of its own, until it has a token, because replicas may have died of it."""
 
     rank: tuple[int, int] = (0, -1)
     """Its place among all others, who have other ones; the lowest goes first."""
@@ -90,6 +92,7 @@ class Request:
             token_ids=prompt + _ids("generated_ids", message.generated_ids),
             prompt_length=len(prompt),
             sampling=message.sampling,
+            is_suspect=message.suspect,
         )
 
     @property
@@ -129,6 +132,7 @@ class Request:
     def learn(self, token: int) -> Finish:
         """Appends a sampled token that was pending, and says whether the request ends with it."""
         self.num_pending -= 1
+        self.is_suspect = False
         self.token_ids.append(token)
         if token in self.stop_ids and self.num_generated >= self.sampling.min_tokens:
             return Finish.STOP

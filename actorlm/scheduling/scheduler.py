@@ -9,7 +9,7 @@ samples of a request that has ended meanwhile is dropped.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, KeysView, Sequence
+from collections.abc import Iterable, KeysView, Sequence, ValuesView
 from typing import NamedTuple
 
 from actorlm.config import BLOCK_SIZE, SchedulerConfig
@@ -20,7 +20,7 @@ from actorlm.scheduling.blocks import BlockPool, blocks_for
 from actorlm.scheduling.line import Line
 from actorlm.scheduling.load import Load, measure
 from actorlm.scheduling.plan import StepPlan
-from actorlm.scheduling.policy import Shares, may_enter, rank
+from actorlm.scheduling.policy import BEFORE_ALL, Shares, may_enter, rank
 from actorlm.scheduling.prefix import PrefixCache
 from actorlm.scheduling.request import Request, State
 from actorlm.scheduling.seats import Seats
@@ -62,6 +62,7 @@ class Scheduler:
         self._waiting, self._running = Line(), Line()
         self._seats = Seats(config.max_num_seqs, self._pool)
         self._in_flight: deque[StepPlan] = deque()
+        self._suspects: set[Request] = set()
         self._arrivals = 0
         self._steps = 0
         self.num_preemptions = 0
@@ -78,8 +79,13 @@ class Scheduler:
 
     @property
     def request_ids(self) -> KeysView[int]:
-        """All requests that have not ended."""
+        """All requests that have not ended, by number."""
         return self._requests.keys()
+
+    @property
+    def requests(self) -> ValuesView[Request]:
+        """All requests that have not ended."""
+        return self._requests.values()
 
     @property
     def has_work(self) -> bool:
@@ -148,10 +154,14 @@ class Scheduler:
             )
         # The last token is never computed: a sequence may be one token longer than the cache.
         request.limit(self.eos_token_ids, min(self._max_model_len, capacity + 1))
-        request.rank = rank(priority=request.priority, step=self._steps, arrival=self._arrivals)
+        # Who was accepted before, and is here again, goes before all who come.
+        since = BEFORE_ALL if request.attempt else self._steps
+        request.rank = rank(priority=request.priority, step=since, arrival=self._arrivals)
         self._arrivals += 1
         self._requests[request.id] = request
         self._waiting.add(request)
+        if request.is_suspect:
+            self._suspects.add(request)
 
     def abort(self, request_ids: Iterable[int]) -> list[int]:
         """Ends requests in whatever phase they are; returns those that ended now. Unknown ids have ended before."""
@@ -163,14 +173,38 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute now. With none in flight, None means no work."""
         step = StepPlan(self._steps)
-        prefills = self._plan_decodes(step)
-        self._plan_prefills(step, prefills)
+        suspect = self._suspect()
+        if suspect is None:
+            self._plan_prefills(step, self._plan_decodes(step))
+        elif not self._in_flight:
+            self._plan_trial(step, suspect)
         if not step.requests:
             return None
         step.released = self._seats.released()
         self._steps += 1
         self._in_flight.append(step)
         return step
+
+    def _suspect(self) -> Request | None:
+        """Who has to be computed alone now, if somebody has. One that cannot enter yet waits as others do."""
+        if not self._suspects:
+            return None
+        for request in self._running:
+            if request in self._suspects:
+                return request
+        return first if self._suspect_is_next and self._can_enter(first := self._waiting.first) else None
+
+    @property
+    def _suspect_is_next(self) -> bool:
+        return bool(self._suspects and self._waiting) and self._waiting.first in self._suspects
+
+    def _plan_trial(self, step: StepPlan, suspect: Request) -> None:
+        """The suspect's next tokens and nothing else."""
+        if suspect.state is not State.RUNNING:
+            self._admit(step)
+        shares = Shares(self._config.max_num_batched_tokens)
+        self._ask(shares, suspect)
+        step.add_row(suspect, *shares.settle())
 
     def _plan_decodes(self, step: StepPlan) -> list[Request]:
         """Gives each running decode its row, and returns the prefills, the first in line first."""
@@ -234,7 +268,7 @@ class Scheduler:
         shares = Shares(self._config.max_num_batched_tokens - len(step.requests))
         for request in prefills:
             self._ask(shares, request)
-        while shares.left and (admitted := self._admit(step)):
+        while shares.left and not self._suspect_is_next and (admitted := self._admit(step)):
             prefills.append(admitted)
             self._ask(shares, admitted)
         for request, count in zip(prefills, shares.settle(), strict=True):
@@ -249,20 +283,27 @@ class Scheduler:
 
     def _admit(self, step: StepPlan) -> Request | None:
         """Lets the head of the queue enter a slot, with blocks for all its known tokens. None if it has to wait."""
-        if not self._waiting or not self._seats.has_free or self.running >= self._max_running:
+        if not self._waiting or not self._can_enter(request := self._waiting.first):
             return None
-        request = self._waiting.first
-        cached = self._prefix.match(request) if self._prefix and not request.scores_prompt else []
-        fresh = blocks_for(len(request.token_ids)) - len(cached)
-        taken = fresh + self._pool.count_idle(cached)
-        if not may_enter(blocks=taken, free=self._pool.num_free, running=self.running):
-            return None
+        cached = self._cached(request)
         self._count_hits(request, len(cached) * BLOCK_SIZE)
-        self._seats.take(request, cached, fresh)
+        self._seats.take(request, cached, blocks_for(len(request.token_ids)) - len(cached))
         self._waiting.remove(request)
         self._running.add(request)
         step.add_request(request)
         return request
+
+    def _can_enter(self, request: Request) -> bool:
+        """Whether there are a slot and blocks for it."""
+        if not self._seats.has_free or self.running >= self._max_running:
+            return False
+        cached = self._cached(request)
+        taken = blocks_for(len(request.token_ids)) - len(cached) + self._pool.count_idle(cached)
+        return may_enter(blocks=taken, free=self._pool.num_free, running=self.running)
+
+    def _cached(self, request: Request) -> list[int]:
+        """Blocks that hold its beginning."""
+        return self._prefix.match(request) if self._prefix and not request.scores_prompt else []
 
     def _count_hits(self, request: Request, cached: int) -> None:
         """Preempted requests find what they computed themselves; that is no saving."""
@@ -299,6 +340,7 @@ class Scheduler:
 
     def _learn(self, request: Request, token: int) -> Sampled:
         finish = request.learn(token)
+        self._suspects.discard(request)
         if finish is not Finish.NOT_YET:
             self._end(request)
         return Sampled(request, token, finish)
@@ -306,6 +348,7 @@ class Scheduler:
     def _end(self, request: Request) -> None:
         """The request has ended for everybody outside; what a step in flight uses is kept for it."""
         del self._requests[request.id]
+        self._suspects.discard(request)
         if request.state is not State.RUNNING:
             self._waiting.remove(request)
             request.move(State.FINISHED)
@@ -332,7 +375,8 @@ class Scheduler:
     def _check_order(self, running: list[tuple[int, int]], waiting: list[tuple[int, int]]) -> None:
         assert running == sorted(running), f"not in line: {running}"
         assert waiting == sorted(waiting), f"not in line: {waiting}"
-        bypassed = self._config.scheduling_policy == "fcfs" and running and waiting and running[-1] > waiting[0]
+        arrived = [request.rank for request in self._waiting if not request.attempt]  # others come back to the front
+        bypassed = self._config.scheduling_policy == "fcfs" and running and arrived and running[-1] > arrived[0]
         assert not bypassed, f"not in order of arrival: {running} run, {waiting} wait"
 
     def _check_seated(self, request: Request, in_flight: int) -> None:

@@ -19,6 +19,10 @@ class Sent:
     decode: int
 
 
+UNCOUNTED = Sent(0, 0, 0)
+"""A request that a replica had before its account began: its reports have all of it."""
+
+
 class Workload:
     """The work of a replica whose KV cache holds `capacity` tokens, which has received nothing yet."""
 

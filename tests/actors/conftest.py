@@ -18,10 +18,11 @@ from actorlm.config import BLOCK_SIZE, Config
 from actorlm.execution.worker import build_worker
 from actorlm.executors.inline import InlineExecutor
 from actorlm.executors.ranks import Ranks
-from actorlm.messages.actor import PeerLost, TreeChanged, TreeState
+from actorlm.messages.actor import Census, PeerLost, TreeChanged, TreeState
 from actorlm.messages.balancer import ReplicaAnnounced
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.metrics import Metrics
+from actorlm.runtime.events import PeerJoined
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.memory import Exchange, MemoryNetwork
@@ -131,21 +132,35 @@ class MemoryTree:
         )  # fmt: skip
 
     async def _listen(self):
+        """As the supervisor: a balancer that joins is told which engines are ready."""
         while True:
-            self.told += await self.mailbox.drain()
+            news = await self.mailbox.drain()
+            self.told += news
+            for _, message in news:
+                if isinstance(message, PeerJoined) and message.role == "balancer":
+                    ready = self.ready()
+                    self.say(
+                        message.name, Census(tuple(one for one in ("engine-0",) if one in ready & set(self.tasks)))
+                    )
 
     def say(self, name, message):
         self.server.send(name, message)
 
-    async def kill(self, name):
+    async def kill(self, name, ordered=False):
         """Ends an actor without a word, as SIGKILL does, and announces it as the supervisor does."""
-        incarnation = next(m.incarnation for s, m in self.told if type(m).__name__ == "PeerJoined" and m.name == name)
+        lives = [m.incarnation for s, m in self.told if isinstance(m, PeerJoined) and m.name == name]
         task, network = self.tasks.pop(name)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await network.close()
         for other in self.tasks:
-            self.say(other, PeerLost(name, name.split("-")[0], incarnation))
+            self.say(other, PeerLost(name, name.split("-")[0], lives[-1], ordered))
+        self.told = [(sender, message) for sender, message in self.told if sender != name]
+
+    async def restart(self, name, **how):
+        """A death, and the successor that a supervisor starts."""
+        await self.kill(name, **how)
+        self.begin(name)
 
     def submit(self, *prompts, trace_id="", stop=(), **sampling):
         params = SamplingParams(**({"max_tokens": 8, "ignore_eos": True} | sampling))

@@ -62,9 +62,9 @@ async def world():
     server, membership = FakeServer(), FakeMembership()
     mailbox = Mailbox("balancer", 10, Overflow.PAUSE)
     balancer = Balancer("balancer", mailbox, server, membership, max_imbalance=1000, prefix_affinity=True)
-    balancer.receive(FRONTEND, PeerJoined(FRONTEND, "frontend", 0))
+    balancer.receive(FRONTEND, PeerJoined(FRONTEND, "frontend", 1))
     for replica in range(2):
-        balancer.receive(f"engine-{replica}", PeerJoined(f"engine-{replica}", "engine", 0))
+        balancer.receive(f"engine-{replica}", PeerJoined(f"engine-{replica}", "engine", 1))
         balancer.receive(f"engine-{replica}", ReplicaAnnounced(replica, 4096, 8))
     server.take(FleetChanged)
     yield SimpleNamespace(balancer=balancer, server=server, membership=membership, tell=balancer.receive)
@@ -126,7 +126,7 @@ async def test_a29_a_replica_that_is_gone_gets_nothing_and_is_missed(world):
     for request in range(4):
         world.tell(FRONTEND, generate(request, tokens=10, session="s" if request == 0 else ""))
     world.server.take(Generate)
-    world.tell("supervisor", PeerLost("engine-0", "engine", 0))
+    world.tell("supervisor", PeerLost("engine-0", "engine", 1))
     (_, lost), *_ = [(peer, message) for peer, message in world.server.sent if isinstance(message, RequestsInterrupted)]
     assert list(read_int64(lost.requests)) == [0, 2]
     assert world.server.take(FleetChanged)[-1][1].replicas == (1,)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from test_memory_logprobs import shape
 
-from actorlm.errors import ExecutorFailed, Interrupted
+from actorlm.errors import ExecutorFailed
 from actorlm.executors.base import Executor
 from actorlm.logprobs import joined
 from actorlm.messages.actor import Stop
@@ -174,15 +174,13 @@ async def test_a_newcomer_is_planned_at_once_where_there_is_room(memory_tree):
 
 async def test_a_failure_with_two_steps_in_flight_is_raised_once(memory_tree, caplog):
     async with memory_tree(wrap=HeldExecutor) as tree:
-        executor, [generation] = await held_tree(tree, max_tokens=50)
+        executor, _ = await held_tree(tree, max_tokens=50)
         await turns()
         assert len(executor.held) == 2
         executor.break_down()
         with pytest.raises(ExecutorFailed, match="ValueError: first"):
             await tree.tasks["engine-0"][0]
         await tree.kill("engine-0")
-        with pytest.raises(Interrupted, match="engine-0"):
-            await collect(generation)
         executor.held.clear()
         gc.collect()
         assert "never retrieved" not in caplog.text

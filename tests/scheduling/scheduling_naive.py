@@ -34,9 +34,9 @@ class NaiveScheduler:
         self.arrivals = self.steps = 0
         self.preemptions = 0
 
-    def add(self, request_id: int, known: int, priority: int = 0) -> None:
+    def add(self, request_id: int, known: int, priority: int = 0, attempt: int = 0) -> None:
         self.arrivals += 1
-        rank = (self.steps + AGEING_STEPS * priority, self.arrivals)
+        rank = ((-1 if attempt else self.steps) + AGEING_STEPS * priority, self.arrivals)
         self.requests[request_id] = NaiveRequest(request_id, rank, known)
 
     def running(self) -> list[NaiveRequest]:

@@ -44,7 +44,9 @@ def alone(prompt, sampling: SamplingParams, *, eos=(), max_length: int) -> tuple
             return output, Finish.LENGTH
 
 
-def generate(request_id: int, prompt, *, generated=(), attempt=0, salt="", priority=0, **sampling) -> Generate:
+def generate(
+    request_id: int, prompt, *, generated=(), attempt=0, salt="", priority=0, suspect=False, **sampling
+) -> Generate:
     sampling = {"max_tokens": 8, **sampling}
     return Generate(
         request=request_id,
@@ -56,6 +58,7 @@ def generate(request_id: int, prompt, *, generated=(), attempt=0, salt="", prior
         sampling=SamplingParams(**sampling),
         cache_salt=salt,
         priority=priority,
+        suspect=suspect,
     )
 
 

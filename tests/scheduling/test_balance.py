@@ -34,6 +34,10 @@ class Fleet(Balance):
         self.check()
         return choice.replica
 
+    def end(self, *requests):
+        for request in requests:
+            self.ended(-1 if (replica := self.owner(request)) is None else replica, [request], self.now)
+
 
 @pytest.fixture
 def fleet():
@@ -72,7 +76,7 @@ def test_a33_a_burst_is_dealt_equally_however_quick_each_replica_is(fleet, names
         for ended in [request for request, end in ends.items() if end <= balance.now]:
             del ends[ended]
             number = balance.owner(ended)
-            balance.ended([ended], balance.now)
+            balance.end(ended)
             if number not in map(balance.owner, ends):
                 balance.reported(number, started[number], Load(), balance.now)
     assert all(14 <= started[number] <= 18 for number in range(4)), started
@@ -101,7 +105,7 @@ def test_idle_replicas_take_turns(fleet):
     balance, chosen = fleet(3), []
     for request in range(6):
         chosen.append(balance.ask(request=request))
-        balance.ended([request], balance.now)
+        balance.end(request)
         balance.now += 10
     assert chosen == [0, 1, 2, 0, 1, 2]
 
@@ -142,11 +146,11 @@ def test_a_replica_that_leaves_loses_its_requests(fleet):
     balance = fleet(2)
     for request in range(4):
         balance.ask(request=request)
-    assert balance.leave(0) == [0, 2]
+    assert balance.leave(0) == [(0, 0), (2, 0)]
     assert (balance.owner(0), balance.owner(1)) == (None, 1)
     assert balance.ask(request=0) == 1
     assert balance.leave(0) == []
-    balance.ended([2], balance.now)
+    balance.end(2)
 
 
 def test_a29_a_replica_that_comes_back_knows_nothing_and_does_nothing(fleet):
@@ -178,18 +182,39 @@ def test_the_next_attempt_follows_the_last_one(fleet):
     balance.aborted(1, balance.now)
     assert balance.expected_work == {0: 0, 1: 0}
     assert balance.ask(request=1) == 0
-    balance.ended([1], balance.now)
+    balance.end(1)
     assert balance.owner(1) == 0
     assert balance.expected_work == {0: 100, 1: 0}
-    balance.ended([1, 77], balance.now)
+    balance.end(1, 77)
     assert balance.owner(1) is None
+
+
+def test_what_was_aborted_or_is_elsewhere_is_nobodys_loss(fleet):
+    balance = fleet(2)
+    for request in range(4):
+        balance.ask(request=request, attempt=request)
+    balance.aborted(0, balance.now)
+    balance.ended(1, [2], balance.now)  # it is at replica 0: the end is one of an attempt that was elsewhere
+    assert [balance.attempt(request) for request in range(4)] == [None, 1, 2, 3]
+    assert balance.leave(0) == [(2, 2)]
+
+
+def test_what_a_replica_had_before_counts_in_its_reports_alone(fleet):
+    balance = fleet(2)
+    balance.restore(7, 3, 0)
+    assert (balance.owner(7), balance.attempt(7), balance.expected_work) == (0, 3, {0: 0, 1: 0})
+    balance.reported(0, 0, Load(prefill=50), balance.now)
+    assert balance.expected_work == {0: 50, 1: 0}
+    balance.end(7)
+    assert balance.owner(7) is None
+    balance.check()
 
 
 def test_a34_a_prompt_goes_where_its_beginning_is(fleet):
     balance, turns = fleet(2), []
     for turn in range(1, 7):
         turns.append(balance.ask(**blocks(*range(turn)), decode=10, request=turn))
-        balance.ended([turn], balance.now)
+        balance.end(turn)
         balance.now += 0.01
     assert turns == [0] * 6
     assert balance.ask(**blocks(70, 71)) == 1, "another conversation goes elsewhere"
@@ -234,7 +259,7 @@ def test_what_many_begin_with_ties_them_to_nobody(fleet):
             places.setdefault(talk, []).append(balance.ask(**blocks(*common, *own), decode=10, request=talk))
             balance.now += 0.01
         for talk in range(8):
-            balance.ended([talk], balance.now)
+            balance.end(talk)
         for replica in range(4):
             balance.reported(replica, 100, Load(), balance.now)
     assert all(len(set(where)) == 1 for where in places.values()), places
@@ -304,11 +329,11 @@ def test_accounts_and_bounds_hold_after_any_moves(history, bound):
             balance.join(what, CAPACITY)
             live.add(what)
         elif move == "leave":
-            assert all(balance.owner(request) is None for request in balance.leave(what))
+            assert all(balance.owner(request) is None for request, _ in balance.leave(what))
             live.discard(what)
             sent[what] = 0
         elif move == "end":
-            balance.ended([what], balance.now)
+            balance.end(what)
         elif move == "abort" and balance.owner(what) is not None:
             balance.aborted(what, balance.now)
         elif move == "report":

@@ -78,9 +78,9 @@ class AnyReplica(RuleBasedStateMachine):
         self.forget_ended()
 
     @precondition(lambda self: self.replica.scheduler.has_work)
-    @rule(data=st.data())
-    def resume(self, data) -> None:
-        """The next attempt brings what is known of the last, which may still be in flight."""
+    @rule(data=st.data(), suspect=st.booleans())
+    def resume(self, data, suspect) -> None:
+        """The next attempt brings what is known of the last, which may still be in flight; it may be suspect."""
         request_id = data.draw(st.sampled_from(self.live()))
         last = self.replica.requests[request_id]
         self.abort_one(request_id)
@@ -92,21 +92,28 @@ class AnyReplica(RuleBasedStateMachine):
             attempt=last.attempt + 1,
             salt=last.cache_salt,
             priority=last.priority,
+            suspect=suspect and self.naive is None,
             **{name: getattr(last.sampling, name) for name in last.sampling.__struct_fields__},
         )
         assert request.token_ids == last.token_ids
         if self.naive:
-            self.naive.add(request_id, len(request.token_ids), request.priority)
+            self.naive.add(request_id, len(request.token_ids), request.priority, request.attempt)
 
     @rule()
     def plan(self) -> None:
         if len(self.replica.in_flight) == self.depth:
             return
         scheduler = self.replica.scheduler
+        was_alone = not self.replica.in_flight
         waiting_before, decodes = scheduler.waiting, {r.id for r in scheduler._running if r.num_unscheduled <= 1}
         plan = self.replica.start_step()
         if plan is None:
             return
+        if any(request.is_suspect for request in plan.requests):
+            assert was_alone, "a suspect is computed while another step is in flight"
+            assert len(plan.requests) == 1, "a suspect is computed with others"
+            return
+        assert not any(step.requests[0].is_suspect for step, _ in list(self.replica.in_flight)[:-1])
         self.check_policy(plan, waiting_before, decodes)
         if self.naive:
             starts_and_counts = zip(plan.starts, plan.counts, strict=True)
@@ -178,7 +185,8 @@ class AnyReplica(RuleBasedStateMachine):
             idle = [r for r in scheduler._running if r.id not in rows]
             assert all(r.num_unscheduled > 1 for r in idle), "a decode was left out"
             assert not idle or sum(plan.counts) == self.replica.budget, "tokens are left over"
-        running, waiting = ([r.rank for r in line] for line in (scheduler._running, scheduler._waiting))
+        running = [r.rank for r in scheduler._running]
+        waiting = [r.rank for r in scheduler._waiting if not r.attempt]
         if self.policy == "fcfs" and running and waiting:
             assert max(running) < min(waiting)
         assert scheduler.waiting - waiting_before <= len(plan.released)
