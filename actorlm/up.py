@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from actorlm.actors.supervisor import INTERRUPTED_STATUS, Supervisor
+from actorlm.actors.ending import INTERRUPTED_STATUS
+from actorlm.actors.supervisor import Supervisor
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
 from actorlm.errors import ConfigError
