@@ -175,7 +175,14 @@ class SupervisionConfig(_Section, frozen=True):
     step_timeout_s: Annotated[
         float, option("time of a step after which its replica restarts; a fifth of it is warned of", unit="s", gt=0)
     ] = 300.0
-    max_restarts: Annotated[int, option("restarts within a minute before the tree exits", ge=0)] = 3
+    max_restarts: Annotated[
+        int, option("restarts of one actor, or of one replica, within the window; one more ends the tree", ge=0)
+    ] = 3
+    restart_window_s: Annotated[float, option("time in which restarts are counted", unit="s", gt=0)] = 60.0
+    max_restart_pause_s: Annotated[
+        float,
+        option("longest pause before a restart; the first is 0.1 s, each further one twice as long", unit="s", ge=0),
+    ] = 5.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], option("least severe lines shown")] = "info"
 
 

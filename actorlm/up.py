@@ -21,12 +21,12 @@ from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.planning import child_environment, find_model, kernels, plan_tree
+from actorlm.policies import supervision
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess, SupervisedProcess
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.launched import LaunchedProcess
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.pulse import Pulse
-from actorlm.runtime.supervision import Child, RestartPolicy, Supervision
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.screen import Screen
 from actorlm.topology import PlannedProcess, Role, Topology
@@ -139,9 +139,10 @@ async def _run(
 ) -> Supervisor:
     mailbox: Mailbox[Any] = Mailbox(Role.SUPERVISOR, MAILBOX_CAPACITY, Overflow.PAUSE)
     network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY)
+    identity = this_process(Role.SUPERVISOR, Role.SUPERVISOR)
     server = network.serve(
         topology.address(Role.SUPERVISOR),
-        identity=this_process(Role.SUPERVISOR, Role.SUPERVISOR),
+        identity=identity,
         mailbox=mailbox,
         inbox=INBOXES[Role.SUPERVISOR],
         admits=tuple(Role),
@@ -152,7 +153,7 @@ async def _run(
         mailbox,
         server=server,
         tallies=network.tallies,
-        supervision=_supervision(config, topology, pulse),
+        supervision=supervision(config, topology, pulse, identity.host),
         pulse=pulse,
         spawn=spawn,
         screen=screen,
@@ -171,21 +172,6 @@ async def _run(
 def _ready_text(config: Config, model: ModelDescription, topology: Topology, address: str) -> str:
     replicas = f" in each of {config.parallel.data} replicas" if config.parallel.data > 1 else ""
     return f"{address} serves {model.name}, KV cache of {topology.kv_cache_tokens:,} tokens{replicas}"
-
-
-def _supervision(config: Config, topology: Topology, pulse: Pulse) -> Supervision:
-    options = config.supervision
-    policy = RestartPolicy(
-        max_restarts=options.max_restarts,
-        silence_ticks=pulse.beats,
-        tick_s=pulse.beat_s,
-        start_timeout_s=options.start_timeout_s,
-    )
-    children = [
-        Child(planned.name, planned.role, planned.group, replaceable=planned.launched_rank is None)
-        for planned in topology.processes
-    ]
-    return Supervision.of(children, policy)
 
 
 def _spawner(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from actorlm.actors.peers import Peers
 from actorlm.actors.processes import Processes
 from actorlm.messages.actor import Drain, Stop
-from actorlm.runtime.supervision import Child
+from actorlm.runtime.children import Child
 from actorlm.topology import Role
 
 STOP_GRACE_S = 4.0

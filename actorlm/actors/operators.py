@@ -6,7 +6,8 @@ from actorlm.actors.peers import Peers
 from actorlm.actors.processes import Processes
 from actorlm.messages.actor import TreeState
 from actorlm.messages.operator import ActorDescribed, TreeDescribed
-from actorlm.runtime.supervision import Child, Supervision
+from actorlm.runtime.children import Child
+from actorlm.runtime.supervision import Supervision
 
 
 class Operators:

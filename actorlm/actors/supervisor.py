@@ -31,14 +31,15 @@ from actorlm.messages.supervisor import (
 )  # fmt: skip
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, SupervisedProcess
+from actorlm.runtime.children import ChildState
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Server
 from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.supervision import (
     AnnounceLost,
-    ChildState,
     Effect,
+    EndChild,
     GiveUp,
     KillChild,
     LookAt,
@@ -154,8 +155,10 @@ class Supervisor(Actor[Inbox | LinkEvent]):
                     self._processes.start(effect.name, effect.incarnation)
                 case KillChild():
                     self._processes.kill(effect.name, effect.why, effect.follows)
+                case EndChild():
+                    self._processes.kill(effect.name, "an operator restarts it", follows=True)
                 case AnnounceLost():
-                    self._peers.announce_lost(effect.name, effect.role)
+                    self._peers.announce_lost(effect.name, effect.role, effect.ordered)
                 case TreeMoved():
                     self._moved(effect)
                 case LookAt():
@@ -170,6 +173,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     def _exited(self, name: str, running: Running, how: str) -> None:
         why = f" ({running.killed_for})" if running.killed_for else ""
         cause = f"{name} (pid {running.process.pid}): {how}{why}"
+        self._supervision.children[name].last_death = f"{how}{why}".splitlines()[0]
         if not running.ends:
             self._screen.line(f"lost {cause}")
         if self._end.has_begun:

@@ -4,61 +4,17 @@ Events go in, effects come out; `actors/supervisor.py` performs them. Time is an
 certain time asks for a look then. Silence is counted in ticks of the watcher itself, so that a stopped and continued
 machine is not taken for a stall.
 
-Before the tree has been ready once, any death takes it down: a tree that cannot start must say so. So does later a
-death in the group of a child that is not replaceable, because somebody else has started it. After any other death the
-group of the dead child restarts as one, with growing pauses, until `max_restarts` are exceeded: within `window_s`, or
-without getting ready in between, however long each try takes.
+Before the tree has been ready once, any death takes it down: a tree that cannot start must say so. After that a death
+has the consequence that is written in its child, and a group restarts within the bounds of `intensity`. A restart that
+an operator ordered is no death: it is not counted, waits for no pause, and says of itself that it was ordered.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 
-
-class ChildState(StrEnum):
-    """Where a child is in its life."""
-
-    WAITING = "waiting"
-    STARTING = "starting"
-    READY = "ready"
-    DEAD = "dead"
-
-
-MOVES: dict[ChildState, tuple[ChildState, ...]] = {
-    ChildState.WAITING: (ChildState.STARTING,),
-    ChildState.STARTING: (ChildState.READY, ChildState.DEAD),
-    ChildState.READY: (ChildState.DEAD,),
-    ChildState.DEAD: (ChildState.WAITING,),
-}
-
-
-@dataclass(slots=True)
-class Child:
-    """One supervised process. `incarnation` counts its starts, from 1."""
-
-    name: str
-    role: str
-    group: str
-    replaceable: bool = True
-    state: ChildState = ChildState.WAITING
-    incarnation: int = 0
-    silent_ticks: int = 0
-    started_at: float = 0.0
-
-    @property
-    def restarts(self) -> int:
-        """Starts after the first."""
-        return max(0, self.incarnation - 1)
-
-    @property
-    def alive(self) -> bool:
-        """Whether a process of it exists."""
-        return self.state in (ChildState.STARTING, ChildState.READY)
-
-    def move(self, state: ChildState) -> None:
-        """Makes a legal move; an illegal one is a bug of ours."""
-        assert state in MOVES[self.state], f"{self.name}: {self.state} -> {state}"
-        self.state = state
+from actorlm.runtime.children import Child, ChildState, OnDeath
+from actorlm.runtime.intensity import Deaths, Intensity
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +35,20 @@ class KillChild:
 
 
 @dataclass(frozen=True, slots=True)
+class EndChild:
+    """End this child's process, because an operator wants it; its exit will be reported, and is no news."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class AnnounceLost:
-    """Tell all others that this incarnation is gone."""
+    """Tell all others that this incarnation is gone, and whether an operator `ordered` it."""
 
     name: str
     role: str
     incarnation: int
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,46 +74,48 @@ class GiveUp:
     cause: str
 
 
-Effect = StartChild | KillChild | AnnounceLost | TreeMoved | LookAt | GiveUp
+Effect = StartChild | KillChild | EndChild | AnnounceLost | TreeMoved | LookAt | GiveUp
 
 
 @dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """How often and how fast to restart, and how many ticks of `tick_s` silence may last."""
+class Limits:
+    """How much restarting is too much, and how many ticks of `tick_s` silence may last."""
 
-    max_restarts: int
+    intensity: Intensity
     silence_ticks: int
     tick_s: float
     start_timeout_s: float
-    window_s: float = 60.0
-    first_pause_s: float = 0.1
-    longest_pause_s: float = 5.0
 
 
-@dataclass(slots=True)
 class Supervision:
-    """The children of one host and what to do about them."""
+    """The children of one host and what to do about them. None of them is started yet."""
 
-    children: dict[str, Child]
-    policy: RestartPolicy
-    was_ready: bool = False
-    started_at: float = 0.0
-    given_up: bool = False
-    _deaths: list[float] = field(default_factory=list)
-    _due: dict[str, float] = field(default_factory=dict)
-    _unready: dict[str, int] = field(default_factory=dict)
-    """Deaths of a group since it was ready."""
-
-    @classmethod
-    def of(cls, children: Sequence[Child], policy: RestartPolicy) -> "Supervision":
-        """Supervision of `children`, none of them started."""
-        return cls({child.name: child for child in children}, policy)
+    def __init__(self, children: Sequence[Child], limits: Limits) -> None:
+        self.children = {child.name: child for child in children}
+        self.limits = limits
+        self.was_ready = False
+        self._started_at = 0.0
+        self._given_up = False
+        self._deaths: defaultdict[str, Deaths] = defaultdict(lambda: Deaths(limits.intensity))
+        self._due: dict[str, float] = {}
+        """When the groups that restart may start, if all of their processes have ended by then."""
+        self._ordered: set[str] = set()
+        """Those of them that do so because an operator wants it."""
+        for child in children:
+            alone = len(self.group(child.group)) == 1
+            assert alone or child.on_death is not OnDeath.RESTART_ALONE, f"{child.name} is not alone in its group"
 
     def start(self, now: float) -> list[Effect]:
         """Start all children, in their order."""
-        self.started_at = now
+        self._started_at = now
         starts = [self._start(child, now) for child in self.children.values()]
-        return [*starts, LookAt(now + self.policy.start_timeout_s)]
+        return [*starts, LookAt(now + self.limits.start_timeout_s)]
+
+    def add(self, child: Child, now: float) -> list[Effect]:
+        """Start one more child, for a time."""
+        assert child.name not in self.children, f"{child.name} exists"
+        self.children[child.name] = child
+        return [self._start(child, now), LookAt(now + self.limits.start_timeout_s)]
 
     def ready(self, name: str, incarnation: int) -> list[Effect]:
         """A child says that it can do its work. An earlier incarnation is not believed."""
@@ -158,26 +124,38 @@ class Supervision:
             return []
         child.move(ChildState.READY)
         child.silent_ticks = 0
-        self.was_ready = self.was_ready or self._complete
-        if all(other.state is ChildState.READY for other in self._group(child.group)):
-            self._unready.pop(child.group, None)
+        self.was_ready = self.was_ready or not self._missing
+        if all(other.state is ChildState.READY for other in self.group(child.group)):
+            self._deaths[child.group].got_ready()
         return [self._tree()]
 
     def heard(self, name: str) -> None:
         """A child has sent a heartbeat."""
         self.children[name].silent_ticks = 0
 
+    def order(self, group: str, now: float) -> list[Effect]:
+        """An operator wants this group to end and start again, or what is left of it to start at once."""
+        self._ordered.add(group)
+        self._due[group] = now
+        ends = [EndChild(child.name) for child in self.group(group) if child.alive]
+        return [*ends, *self._restart_due(now)]
+
     def exited(self, name: str, cause: str, now: float) -> list[Effect]:
-        """A child's process has ended, whatever its status: while the tree runs, no child may end."""
+        """A child's process has ended, whatever its status: while the tree runs, no child may end by itself."""
         child = self.children[name]
         child.move(ChildState.DEAD)
-        effects: list[Effect] = [AnnounceLost(name, child.role, child.incarnation), self._tree()]
+        if child.is_extra:
+            del self.children[name]
+        ordered = child.group in self._ordered or child.is_extra
+        effects: list[Effect] = [AnnounceLost(name, child.role, child.incarnation, ordered), self._tree()]
+        if child.is_extra:
+            return effects
         if child.group in self._due:
             return [*effects, *self._restart_due(now)]  # the last of its group may end after the pause
-        if not self.was_ready or not all(other.replaceable for other in self._group(child.group)):
+        group = self.group(child.group)
+        if not self.was_ready or any(other.on_death is OnDeath.END_TREE for other in group):
             return [*effects, *self._give_up(cause)]
         effects += self._plan_restart(child.group, cause, now)
-        group = self._group(child.group)
         return effects + [KillChild(other.name, f"it restarts with {name}", True) for other in group if other.alive]
 
     def tick(self) -> list[Effect]:
@@ -188,17 +166,22 @@ class Supervision:
         """Restart what is due by `now`, give up on a start that takes too long."""
         return [*self._late(now), *self._restart_due(now)]
 
+    def group(self, name: str) -> list[Child]:
+        """The children of one group."""
+        return [child for child in self.children.values() if child.group == name]
+
     def _late(self, now: float) -> list[Effect]:
         if self.was_ready:
             return self._late_again(now)
-        if now < self.started_at + self.policy.start_timeout_s:
+        if now < self._started_at + self.limits.start_timeout_s:
             return []
-        missing = ", ".join(child.name for child in self.children.values() if child.state is not ChildState.READY)
-        return self._give_up(f"not ready after {self.policy.start_timeout_s:g} s: {missing} (--start-timeout-s)")
+        return self._give_up(
+            f"not ready after {self.limits.start_timeout_s:g} s: {', '.join(self._missing)} (--start-timeout-s)"
+        )
 
     def _late_again(self, now: float) -> list[Effect]:
         """A restart gets as long as the first start did; one that takes longer is a death."""
-        limit = self.policy.start_timeout_s
+        limit = self.limits.start_timeout_s
         return [
             KillChild(child.name, f"not ready after {limit:g} s (--start-timeout-s)")
             for child in self.children.values()
@@ -210,40 +193,34 @@ class Supervision:
             if child.state is not ChildState.READY:
                 continue
             child.silent_ticks += 1
-            if child.silent_ticks == self.policy.silence_ticks:
-                silent_s = child.silent_ticks * self.policy.tick_s
+            if child.silent_ticks == self.limits.silence_ticks:
+                silent_s = child.silent_ticks * self.limits.tick_s
                 yield KillChild(child.name, f"silent for {silent_s:.0f} s (--heartbeat-timeout-s)")
 
     def _restart_due(self, now: float) -> Iterator[Effect]:
         for group in [group for group, due in self._due.items() if due <= now]:
-            members = self._group(group)
+            members = self.group(group)
             if any(child.alive for child in members):
                 continue
             del self._due[group]
+            self._ordered.discard(group)
             for child in members:
                 child.move(ChildState.WAITING)
                 yield self._start(child, now)
-            yield LookAt(now + self.policy.start_timeout_s)
+            yield LookAt(now + self.limits.start_timeout_s)
 
     def _plan_restart(self, group: str, cause: str, now: float) -> list[Effect]:
-        self._deaths = [death for death in self._deaths if now - death < self.policy.window_s] + [now]
-        self._unready[group] = self._unready.get(group, 0) + 1
-        for deaths, when in (
-            (len(self._deaths), f"within {self.policy.window_s:g} s"),
-            (self._unready[group], "without getting ready"),
-        ):
-            if deaths > self.policy.max_restarts:
-                return self._give_up(
-                    f"{cause}; {deaths} deaths {when} are more than --max-restarts ({self.policy.max_restarts}) allows"
-                )
-        pause = self.policy.first_pause_s * 2.0 ** (len(self._deaths) - 1)
-        self._due[group] = now + min(pause, self.policy.longest_pause_s)
+        deaths = self._deaths[group]
+        deaths.died(now)
+        if deaths.excess:
+            return self._give_up(f"{cause}; {deaths.excess}")
+        self._due[group] = now + deaths.pause_s
         return [LookAt(self._due[group])]
 
     def _give_up(self, cause: str) -> list[Effect]:
-        if self.given_up:
+        if self._given_up:
             return []
-        self.given_up = True
+        self._given_up = True
         return [GiveUp(cause)]
 
     def _start(self, child: Child, now: float) -> StartChild:
@@ -253,16 +230,16 @@ class Supervision:
         child.silent_ticks = 0
         return StartChild(child.name, child.incarnation)
 
-    def _group(self, group: str) -> list[Child]:
-        return [child for child in self.children.values() if child.group == group]
-
     @property
-    def _complete(self) -> bool:
-        return all(child.state is ChildState.READY for child in self.children.values())
+    def _missing(self) -> tuple[str, ...]:
+        """Those without which the tree is not complete."""
+        return tuple(
+            child.name for child in self.children.values() if child.state is not ChildState.READY and not child.is_extra
+        )
 
     def _tree(self) -> TreeMoved:
-        missing = tuple(child.name for child in self.children.values() if child.state is not ChildState.READY)
-        down = {child.group for child in self.children.values() if child.name in missing}
+        missing = self._missing
+        down = {child.group for child in self.children.values() if child.state is not ChildState.READY}
         roles = {child.role for child in self.children.values()}
         serving = {child.role for child in self.children.values() if child.group not in down}
         return TreeMoved(complete=not missing, serving=self.was_ready and roles == serving, missing=missing)

@@ -2,32 +2,35 @@
 
 import pytest
 
+from actorlm.runtime.children import Child, ChildState, OnDeath
+from actorlm.runtime.intensity import Intensity
 from actorlm.runtime.supervision import (
     AnnounceLost,
-    Child,
-    ChildState,
+    EndChild,
     GiveUp,
     KillChild,
+    Limits,
     LookAt,
-    RestartPolicy,
     StartChild,
     Supervision,
     TreeMoved,
 )  # fmt: skip
 
-POLICY = RestartPolicy(max_restarts=2, silence_ticks=20, tick_s=0.5, start_timeout_s=10.0)
+LIMITS = Limits(
+    Intensity(max_restarts=2, window_s=60.0, longest_pause_s=5.0), silence_ticks=20, tick_s=0.5, start_timeout_s=10.0
+)
 
 
 @pytest.fixture
 def tree():
     children = [
-        Child("worker-0-0", "worker", "engine-0"),
-        Child("engine-0", "engine", "engine-0"),
-        Child("worker-1-0", "worker", "engine-1"),
-        Child("engine-1", "engine", "engine-1"),
-        Child("balancer", "balancer", "balancer"),
+        Child("worker-0-0", "worker", "engine-0", OnDeath.RESTART_GROUP),
+        Child("engine-0", "engine", "engine-0", OnDeath.RESTART_GROUP),
+        Child("worker-1-0", "worker", "engine-1", OnDeath.RESTART_GROUP),
+        Child("engine-1", "engine", "engine-1", OnDeath.RESTART_GROUP),
+        Child("balancer", "balancer", "balancer", OnDeath.RESTART_ALONE),
     ]
-    return Supervision.of(children, POLICY)
+    return Supervision(children, LIMITS)
 
 
 def _all_ready(tree):
@@ -52,11 +55,11 @@ def _restart(tree, name, now):
 
 def test_a_group_that_somebody_else_has_started_is_not_restarted():
     children = [
-        Child("worker-0-0", "worker", "engine-0", replaceable=False),
-        Child("engine-0", "engine", "engine-0"),
-        Child("balancer", "balancer", "balancer"),
+        Child("worker-0-0", "worker", "engine-0", OnDeath.END_TREE),
+        Child("engine-0", "engine", "engine-0", OnDeath.RESTART_GROUP),
+        Child("balancer", "balancer", "balancer", OnDeath.RESTART_ALONE),
     ]
-    tree = Supervision.of(children, POLICY)
+    tree = Supervision(children, LIMITS)
     _all_ready(tree)
     assert _restart(tree, "balancer", 1.0) != []
     effects = tree.exited("engine-0", "why", 20.0)
@@ -68,7 +71,7 @@ def test_a_group_that_somebody_else_has_started_is_not_restarted():
 def test_starts_all_in_order(tree):
     *starts, look = tree.start(0.0)
     assert [effect.name for effect in starts] == list(tree.children)
-    assert look == LookAt(POLICY.start_timeout_s)
+    assert look == LookAt(LIMITS.start_timeout_s)
 
 
 def test_a12_a_death_before_readiness_takes_the_tree_down_with_its_cause(tree):
@@ -128,9 +131,66 @@ def test_restarts_pause_longer_each_time(tree):
 def test_a03_too_many_deaths_within_the_window_end_the_tree(tree):
     _all_ready(tree)
     _restart(tree, "balancer", 100.0)
-    _restart(tree, "engine-1", 110.0)
+    _restart(tree, "balancer", 110.0)
     [effect] = _kinds(tree.exited("balancer", "balancer: killed by SIGKILL", 120.0), GiveUp)
     assert effect.cause.startswith("balancer: killed by SIGKILL; 3 deaths")
+
+
+def test_each_group_has_a_count_of_its_own(tree):
+    """However many replicas there are: those that die apart do not end the tree together."""
+    _all_ready(tree)
+    for now in (100.0, 110.0):
+        for name in ("balancer", "engine-0", "worker-1-0"):
+            assert _restart(tree, name, now)
+    [effect] = _kinds(tree.exited("worker-0-0", "why", 120.0), GiveUp)
+    assert effect.cause.startswith("why; 3 deaths within 60 s"), "of engine-0's group, whoever of it died"
+
+
+def test_an_ordered_restart_never_counts_and_says_so(tree):
+    _all_ready(tree)
+    for now in (100.0, 101.0, 102.0, 103.0):
+        assert tree.order("engine-0", now) == [EndChild("worker-0-0"), EndChild("engine-0")]
+        effects = tree.exited("worker-0-0", "killed", now)
+        assert effects[0] == AnnounceLost("worker-0-0", "worker", tree.children["worker-0-0"].incarnation, ordered=True)
+        assert _kinds(effects, StartChild) == [], "its engine lives"
+        started = _kinds(tree.exited("engine-0", "killed", now), StartChild)
+        assert [effect.name for effect in started] == ["worker-0-0", "engine-0"], "without a pause"
+        for effect in started:
+            tree.ready(effect.name, effect.incarnation)
+    effects = tree.exited("engine-0", "x", 104.0)
+    assert effects[0] == AnnounceLost("engine-0", "engine", 5, ordered=False), "this one was a death"
+    assert LookAt(104.1) in effects, "the first one"
+
+
+def test_an_order_shortens_the_pause_of_a_group_that_is_down(tree):
+    _all_ready(tree)
+    tree.exited("balancer", "x", 100.0)
+    assert tree.order("balancer", 100.01) == [StartChild("balancer", 2), LookAt(110.01)]
+    assert tree.look(100.2) == []
+
+
+def test_an_extra_child_is_no_part_of_the_whole(tree):
+    """It may come, be ready and go; and its role is served by it, if by nobody else."""
+    _all_ready(tree)
+    extra = Child("balancer-1", "balancer", "balancer-1", OnDeath.LET_GO)
+    assert tree.add(extra, 50.0) == [StartChild("balancer-1", 1), LookAt(60.0)]
+    assert tree.ready("balancer-1", 1) == [TreeMoved(complete=True, serving=True, missing=())]
+    tree.order("balancer", 51.0)
+    [moved] = _kinds(tree.exited("balancer", "killed", 51.0), TreeMoved)
+    assert (moved.complete, moved.serving) == (False, True)
+    tree.ready("balancer", 2)
+    effects = tree.exited("balancer-1", "exited with status 0", 52.0)
+    assert effects == [
+        AnnounceLost("balancer-1", "balancer", 1, ordered=True),
+        TreeMoved(complete=True, serving=True, missing=()),
+    ]
+    assert "balancer-1" not in tree.children
+
+
+def test_who_restarts_alone_is_alone_in_its_group():
+    children = [Child(name, "engine", "engine-0", OnDeath.RESTART_ALONE) for name in ("engine-0", "worker-0-0")]
+    with pytest.raises(AssertionError, match="not alone"):
+        Supervision(children, LIMITS)
 
 
 def test_old_deaths_are_forgiven(tree):

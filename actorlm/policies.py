@@ -1,0 +1,48 @@
+"""What follows the death of an actor, by its role, and within which bounds: options in, a `Supervision` out."""
+
+from actorlm.config import Config
+from actorlm.runtime.children import Child, OnDeath
+from actorlm.runtime.intensity import Intensity
+from actorlm.runtime.pulse import Pulse
+from actorlm.runtime.supervision import Limits, Supervision
+from actorlm.topology import PlannedProcess, Role, Topology
+
+ON_DEATH: dict[Role, OnDeath] = {
+    Role.FRONTEND: OnDeath.RESTART_ALONE,
+    Role.BALANCER: OnDeath.RESTART_ALONE,
+    Role.DETOKENIZER: OnDeath.RESTART_ALONE,
+    Role.ENGINE: OnDeath.RESTART_GROUP,
+    Role.WORKER: OnDeath.RESTART_GROUP,
+}
+"""Workers that a launcher has started are the exception: they end the tree, and the launcher starts the job again."""
+
+
+def supervision(config: Config, topology: Topology, pulse: Pulse, host: str) -> Supervision:
+    """The supervision of all processes of a tree, on this host."""
+    return Supervision([child_of(process, host) for process in topology.processes], limits(config, pulse))
+
+
+def child_of(process: PlannedProcess, host: str) -> Child:
+    """A planned process as its supervisor sees it."""
+    on_death = ON_DEATH[process.role] if process.launched_rank is None else OnDeath.END_TREE
+    return Child(process.name, process.role, process.group, on_death, host=host, ranks=_ranks(process))
+
+
+def limits(config: Config, pulse: Pulse) -> Limits:
+    """How much restarting, silence and waiting these options allow."""
+    options = config.supervision
+    return Limits(
+        intensity=Intensity(options.max_restarts, options.restart_window_s, options.max_restart_pause_s),
+        silence_ticks=pulse.beats,
+        tick_s=pulse.beat_s,
+        start_timeout_s=options.start_timeout_s,
+    )
+
+
+def _ranks(process: PlannedProcess) -> str:
+    """Which replica an engine or worker belongs to, and where in it tensors are computed."""
+    if process.role not in (Role.ENGINE, Role.WORKER):
+        return ""
+    place = process.place
+    within = f" pp{place.pipeline_rank} tp{place.tensor_rank}" if place is not None else ""
+    return f"dp{process.index}{within}"
