@@ -172,6 +172,10 @@ class SupervisionConfig(_Section, frozen=True):
     start_timeout_s: Annotated[float, option("time to be ready in, else the tree exits", unit="s", gt=0)] = 600.0
     drain_timeout_s: Annotated[float, option("time that accepted requests get after SIGTERM", unit="s", ge=0)] = 30.0
     heartbeat_timeout_s: Annotated[float, option("silence after which an actor is killed", unit="s", gt=1)] = 10.0
+    stall_timeout_s: Annotated[
+        float,
+        option("time in which an actor that has something to do must do some of it, else it is killed", unit="s", gt=1),
+    ] = 30.0
     step_timeout_s: Annotated[
         float, option("time of a step after which its replica restarts; a fifth of it is warned of", unit="s", gt=0)
     ] = 300.0

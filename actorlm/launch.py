@@ -145,12 +145,13 @@ def _build_frontend(child: _Child) -> Built:
     from actorlm.actors.frontend import Frontend
     from actorlm.api.app import create_app
     from actorlm.api.direct import DirectRequests
+    from actorlm.api.probe import Probe
     from actorlm.api.server import HttpServer
     from actorlm.messages.frontend import FromClients
     from actorlm.text.chat_template import load_chat_template
     from actorlm.text.tokenizer import load_tokenizer
 
-    spec = child.spec
+    spec, membership = child.spec, child.membership()
     assert spec.listener is not None, "frontends are given a listening socket"
     frontend = Frontend(
         child.name,
@@ -160,12 +161,13 @@ def _build_frontend(child: _Child) -> Built:
         served_name=spec.model.name,
         balancer=child.link("balancer", child.inbox),
         detokenizers=child.detokenizers(),
-        membership=child.membership(),
+        membership=membership,
     )
     tokenizer, template = load_tokenizer(spec.model), load_chat_template(spec.model)
     max_choices, replicas = spec.config.http.max_choices, spec.config.parallel.data
     backend = ServingBackend(frontend, spec.model, tokenizer, template, max_choices, replicas)
     server = HttpServer(create_app(backend, spec.config.http), socket.socket(fileno=spec.listener))
+    membership.oblige(Probe(server).duty)
     endpoint = child.network.serve(
         spec.topology.address(child.name),
         identity=child.identity,

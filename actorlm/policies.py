@@ -1,10 +1,13 @@
 """What follows the death of an actor, by its role, and within which bounds: options in, a `Supervision` out."""
 
+import math
+
 from actorlm.config import Config
 from actorlm.runtime.children import Child, OnDeath
 from actorlm.runtime.intensity import Intensity
 from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.supervision import Limits, Supervision
+from actorlm.runtime.watch import Patience
 from actorlm.topology import PlannedProcess, Role, Topology
 
 ON_DEATH: dict[Role, OnDeath] = {
@@ -33,8 +36,11 @@ def limits(config: Config, pulse: Pulse) -> Limits:
     options = config.supervision
     return Limits(
         intensity=Intensity(options.max_restarts, options.restart_window_s, options.max_restart_pause_s),
-        silence_ticks=pulse.beats,
-        tick_s=pulse.beat_s,
+        patience=Patience(
+            tick_s=pulse.beat_s,
+            silence_ticks=pulse.beats,
+            stall_ticks=max(pulse.beats, math.ceil(options.stall_timeout_s / pulse.beat_s)),
+        ),
         start_timeout_s=options.start_timeout_s,
     )
 

@@ -28,7 +28,7 @@ from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRef
 from actorlm.messages.detokenizer import TokensSampled
 from actorlm.messages.engine import Abort, Generate, Inbox
 from actorlm.messages.executor import StepDone
-from actorlm.messages.supervisor import PeerStuck
+from actorlm.messages.supervisor import Duty, PeerStuck
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.errors import NotConnected, PeerFull
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
@@ -84,6 +84,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         self._received = 0
         self._steps_reported = 0
         executor.on_failure(self._end_with)
+        membership.oblige(self._duty)
+        membership.count_requests(lambda: (scheduler.running, scheduler.waiting))
         self.spawn(membership.beat(self, executor.tick))
         self.spawn(self._serve())
 
@@ -123,6 +125,12 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             await self._wake.wait()
             self._wake.clear()
             self._turn()
+
+    def _duty(self) -> Duty:
+        """Steps, for as long as there are requests. While one is computed its time is the executor's to watch."""
+        is_computing = bool(self._in_flight) and not self._in_flight[0][1].done()
+        pending = self._scheduler.running + self._scheduler.waiting
+        return Duty("requests", 0 if is_computing else pending, self._core.steps)
 
     def _end_with(self, failure: ExecutorFailed) -> None:
         """The replica is its workers: it ends with the first that fails, also when no step is under way."""

@@ -92,6 +92,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._scrapes: dict[int, asyncio.Future[bytes]] = {}
         self._stop_http: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._clients: Clients | None = None
+        membership.count_requests(lambda: (len(self._open), 0))
         self.spawn(membership.beat(self))
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from actorlm.actors.scrape import samples_of
 from actorlm.messages.actor import MetricSample
-from actorlm.messages.supervisor import ActorReady, Heartbeat, MetricsReported, PhaseChanged
+from actorlm.messages.supervisor import ActorReady, Duty, Heartbeat, MetricsReported, PhaseChanged
 from actorlm.metrics import Metrics
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.errors import NotDelivered
@@ -16,9 +16,17 @@ from actorlm.runtime.network import Link, Network
 from actorlm.runtime.pulse import Pulse
 from actorlm.wire import Message
 
+MAILBOX = "messages"
+"""What every actor has to read."""
+
 
 def _nothing() -> None:
-    """Most actors have nothing more to say with their heartbeat."""
+    """Most actors have nothing more to do with their heartbeat."""
+
+
+def _no_requests() -> tuple[int, int]:
+    """Most actors have none of their own."""
+    return 0, 0
 
 
 class Membership:
@@ -30,6 +38,8 @@ class Membership:
         self._pulse = pulse
         self._early: list[Message] = []
         self._standing: list[Message] = []
+        self._duties: list[Callable[[], Duty]] = []
+        self._requests = _no_requests
         self.metrics = metrics
 
     def linked(self) -> None:
@@ -48,6 +58,14 @@ class Membership:
         """The actor begins a phase of its start, or has come so far in it (bytes)."""
         self.say(PhaseChanged(phase, done, total))
 
+    def oblige(self, duty: Callable[[], Duty]) -> None:
+        """Beside reading its mailbox the actor has this to do. It is asked at each heartbeat, and must keep up."""
+        self._duties.append(duty)
+
+    def count_requests(self, requests: Callable[[], tuple[int, int]]) -> None:
+        """The actor has requests: how many run, and how many wait."""
+        self._requests = requests
+
     def say(self, message: Message) -> None:
         """Sends a message to the supervisor, now or when the link comes up."""
         if self._link.is_up:
@@ -65,8 +83,14 @@ class Membership:
         while True:
             await asyncio.sleep(self._pulse.until_beat(time.monotonic()))
             with contextlib.suppress(NotDelivered):
-                self._link.send(Heartbeat(actor.mailbox.depth, doing()))
+                self._link.send(self.heartbeat(actor, doing()))
             also()
+
+    def heartbeat(self, actor: Actor[Any], doing: str = "") -> Heartbeat:
+        """What there is to say of the actor now."""
+        depth = actor.mailbox.depth
+        duties = (Duty(MAILBOX, depth, actor.processed), *(duty() for duty in self._duties))
+        return Heartbeat(depth, doing, duties, *self._requests())
 
     def report(self, token: int, actor: Actor[Any]) -> None:
         """Answers CollectMetrics with the actor's own metrics and those that every actor has."""

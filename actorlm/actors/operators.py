@@ -35,7 +35,7 @@ class Operators:
             pid=running.process.pid if running else 0,
             state=child.state,
             restarts=child.restarts,
-            mailbox_depth=running.mailbox_depth if running else 0,
+            mailbox_depth=running.heartbeat.mailbox_depth if running else 0,
             memory_mib=running.memory_mib if running else 0,
             uptime_s=time.monotonic() - running.started_at if running else 0.0,
         )

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 import psutil
 
+from actorlm.messages.supervisor import Heartbeat
 from actorlm.runtime.child import SupervisedProcess
+
+NEVER_HEARD = Heartbeat(0)
 
 
 @dataclass(slots=True)
@@ -23,8 +26,7 @@ class Running:
     started_at: float
     phase: str = ""
     phase_at: float = 0.0
-    mailbox_depth: int = 0
-    doing: str = ""
+    heartbeat: Heartbeat = NEVER_HEARD
     killed_for: str = ""
     ends: bool = False
     """Whether its end is no news: it was told to end, or ends with the tree or with another of its group."""
@@ -72,7 +74,8 @@ class Processes:
         """Kills a process, if it exists, and remembers why. One that `follows` another's death is no news."""
         running = self._running.get(name)
         if running is not None:
-            was_doing = f"; last heard of: {running.doing}" if running.doing else ""
+            doing = running.heartbeat.doing
+            was_doing = f"; last heard of: {doing}" if doing else ""
             running.killed_for = running.killed_for or f"{why}{was_doing}"
             running.ends = running.ends or follows
             running.process.signal(signal.SIGKILL)

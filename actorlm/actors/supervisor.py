@@ -48,6 +48,7 @@ from actorlm.runtime.supervision import (
     TreeMoved,
 )  # fmt: skip
 from actorlm.runtime.tally import Tally
+from actorlm.runtime.watch import Report
 from actorlm.screen import Screen
 from actorlm.topology import Role
 
@@ -199,9 +200,8 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     def _heard(self, sender: str, message: Heartbeat) -> None:
         running = self._processes.get(sender)
         if running is not None:
-            self._supervision.heard(sender)
-            running.mailbox_depth = message.mailbox_depth
-            running.doing = message.doing
+            self._supervision.heard(sender, [Report(duty.what, duty.pending, duty.done) for duty in message.duties])
+            running.heartbeat = message
 
     def _phase(self, sender: str, message: PhaseChanged) -> None:
         running = self._processes.get(sender)

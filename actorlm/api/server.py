@@ -67,6 +67,21 @@ class HttpServer:
                 await self._serving
             await asyncio.sleep(POLL_S)
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether connections are accepted."""
+        return self._server.started and not self._server.should_exit
+
+    async def adopt(self, connection: socket.socket) -> None:
+        """Serves a connection that somebody else has made."""
+
+        def protocol() -> LimitedProtocol:
+            server = self._server
+            return LimitedProtocol(server.config, server.server_state, server.lifespan.state)
+
+        connection.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+
     async def stop(self, grace_s: float) -> None:
         """Accepts nothing more, and cancels what is not answered within `grace_s` seconds; its clients are told."""
         if self._serving is None:

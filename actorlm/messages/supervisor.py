@@ -18,14 +18,29 @@ class PhaseChanged(Message):
     total: int = 0
 
 
+class Duty(Message):
+    """How much of `what` waits for the sender, and how much of it was done ever. Part of Heartbeat.
+
+    While something is `pending`, `done` must grow.
+    """
+
+    what: str
+    pending: int
+    done: int
+
+
 class Heartbeat(Message):
     """From time to time, from an actor whose event loop turns. `mailbox_depth` counts the messages that wait for it.
 
-    `doing` is a worker's step, or what else it is about.
+    `doing` is a worker's step, or what else it is about. Of requests an engine says how many it runs and how many wait
+    there, a frontend how many it has accepted and not ended.
     """
 
     mailbox_depth: int
     doing: str = ""
+    duties: tuple[Duty, ...] = ()
+    running: int = 0
+    waiting: int = 0
 
 
 class PeerStuck(Message):

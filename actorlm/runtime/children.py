@@ -48,7 +48,6 @@ class Child:
     ranks: str = ""
     state: ChildState = ChildState.WAITING
     incarnation: int = 0
-    silent_ticks: int = 0
     started_at: float = 0.0
     last_death: str = ""
 

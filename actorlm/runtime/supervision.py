@@ -1,8 +1,8 @@
 """When to start, restart, kill and give up: the supervisor's decisions, without processes or clocks.
 
 Events go in, effects come out; `actors/supervisor.py` performs them. Time is an argument in seconds; what happens at a
-certain time asks for a look then. Silence is counted in ticks of the watcher itself, so that a stopped and continued
-machine is not taken for a stall.
+certain time asks for a look then. Silence and stalls are counted in ticks of the watcher itself (`runtime.watch`), so
+that a stopped and continued machine is not taken for one.
 
 Before the tree has been ready once, any death takes it down: a tree that cannot start must say so. After that a death
 has the consequence that is written in its child, and a group restarts within the bounds of `intensity`. A restart that
@@ -10,11 +10,12 @@ an operator ordered is no death: it is not counted, waits for no pause, and says
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from actorlm.runtime.children import Child, ChildState, OnDeath
 from actorlm.runtime.intensity import Deaths, Intensity
+from actorlm.runtime.watch import Patience, Report, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,10 @@ Effect = StartChild | KillChild | EndChild | AnnounceLost | TreeMoved | LookAt |
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much restarting is too much, and how many ticks of `tick_s` silence may last."""
+    """How much restarting is too much, how long a child may do nothing, and how long a start may take."""
 
     intensity: Intensity
-    silence_ticks: int
-    tick_s: float
+    patience: Patience
     start_timeout_s: float
 
 
@@ -97,6 +97,8 @@ class Supervision:
         self._started_at = 0.0
         self._given_up = False
         self._deaths: defaultdict[str, Deaths] = defaultdict(lambda: Deaths(limits.intensity))
+        self._watches: dict[str, Watch] = {}
+        """Over the children that are ready; before that a start has its own limit."""
         self._due: dict[str, float] = {}
         """When the groups that restart may start, if all of their processes have ended by then."""
         self._ordered: set[str] = set()
@@ -123,15 +125,16 @@ class Supervision:
         if child.state is not ChildState.STARTING or child.incarnation != incarnation:
             return []
         child.move(ChildState.READY)
-        child.silent_ticks = 0
+        self._watches[name] = Watch(self.limits.patience)
         self.was_ready = self.was_ready or not self._missing
         if all(other.state is ChildState.READY for other in self.group(child.group)):
             self._deaths[child.group].got_ready()
         return [self._tree()]
 
-    def heard(self, name: str) -> None:
-        """A child has sent a heartbeat."""
-        self.children[name].silent_ticks = 0
+    def heard(self, name: str, reports: Iterable[Report]) -> None:
+        """A child has sent a heartbeat, and reports on its duties."""
+        if name in self._watches:
+            self._watches[name].heard(reports)
 
     def order(self, group: str, now: float) -> list[Effect]:
         """An operator wants this group to end and start again, or what is left of it to start at once."""
@@ -144,6 +147,7 @@ class Supervision:
         """A child's process has ended, whatever its status: while the tree runs, no child may end by itself."""
         child = self.children[name]
         child.move(ChildState.DEAD)
+        self._watches.pop(name, None)
         if child.is_extra:
             del self.children[name]
         ordered = child.group in self._ordered or child.is_extra
@@ -159,8 +163,9 @@ class Supervision:
         return effects + [KillChild(other.name, f"it restarts with {name}", True) for other in group if other.alive]
 
     def tick(self) -> list[Effect]:
-        """The time of another heartbeat has passed: kill what is silent."""
-        return list(self._silent())
+        """The time of another heartbeat has passed: kill what is silent or stuck."""
+        reasons = ((name, watch.tick()) for name, watch in self._watches.items())
+        return [KillChild(name, why) for name, why in reasons if why]
 
     def look(self, now: float) -> list[Effect]:
         """Restart what is due by `now`, give up on a start that takes too long."""
@@ -187,15 +192,6 @@ class Supervision:
             for child in self.children.values()
             if child.state is ChildState.STARTING and now >= child.started_at + limit
         ]
-
-    def _silent(self) -> Iterator[Effect]:
-        for child in self.children.values():
-            if child.state is not ChildState.READY:
-                continue
-            child.silent_ticks += 1
-            if child.silent_ticks == self.limits.silence_ticks:
-                silent_s = child.silent_ticks * self.limits.tick_s
-                yield KillChild(child.name, f"silent for {silent_s:.0f} s (--heartbeat-timeout-s)")
 
     def _restart_due(self, now: float) -> Iterator[Effect]:
         for group in [group for group, due in self._due.items() if due <= now]:
@@ -227,7 +223,6 @@ class Supervision:
         child.move(ChildState.STARTING)
         child.started_at = now
         child.incarnation += 1
-        child.silent_ticks = 0
         return StartChild(child.name, child.incarnation)
 
     @property

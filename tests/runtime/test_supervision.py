@@ -15,9 +15,12 @@ from actorlm.runtime.supervision import (
     Supervision,
     TreeMoved,
 )  # fmt: skip
+from actorlm.runtime.watch import Patience, Report
 
 LIMITS = Limits(
-    Intensity(max_restarts=2, window_s=60.0, longest_pause_s=5.0), silence_ticks=20, tick_s=0.5, start_timeout_s=10.0
+    intensity=Intensity(max_restarts=2, window_s=60.0, longest_pause_s=5.0),
+    patience=Patience(tick_s=0.5, silence_ticks=20, stall_ticks=40),
+    start_timeout_s=10.0,
 )
 
 
@@ -223,8 +226,32 @@ def test_a_silent_child_is_killed_by_ticks_not_by_time(tree):
     for _ in range(19):
         assert tree.tick() == []
         for name in ("engine-0", "engine-1", "worker-0-0", "worker-1-0"):
-            tree.heard(name)
+            tree.heard(name, [])
     assert tree.tick() == [KillChild("balancer", "silent for 10 s (--heartbeat-timeout-s)")]
+
+
+def test_a_child_that_has_something_to_do_and_does_nothing_is_killed_though_it_is_heard(tree):
+    _all_ready(tree)
+    killed = []
+    for tick in range(45):
+        for name in tree.children:
+            tree.heard(name, [Report("messages", 3, 7 if name == "balancer" else tick)])
+        killed += tree.tick()
+    why = "3 messages waited for 20 s and none was dealt with (--stall-timeout-s)"
+    assert killed == [KillChild("balancer", why)]
+
+
+def test_a_successor_is_not_blamed_for_what_was_left_undone(tree):
+    _all_ready(tree)
+    for _ in range(39):
+        for name in tree.children:
+            tree.heard(name, [Report("messages", 3, 0)])
+        assert tree.tick() == []
+    for name in ("engine-0", "engine-1", "worker-0-0", "worker-1-0"):
+        tree.heard(name, [])
+    _restart(tree, "balancer", 100.0)
+    tree.heard("balancer", [Report("messages", 3, 0)])
+    assert tree.tick() == []
 
 
 def test_a_starting_child_may_be_silent(tree):
