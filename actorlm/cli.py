@@ -10,6 +10,7 @@ import rich_click as click
 from click.exceptions import NoArgsIsHelpError
 
 from actorlm import __version__
+from actorlm.cli_api_keys import api_keys
 from actorlm.cli_end import FAILED, MISUSED, finish
 from actorlm.cli_remote import bench_serve, chat
 from actorlm.config import Config, environment
@@ -220,6 +221,7 @@ def bench() -> None:
 
 bench.add_command(bench_serve)
 main.add_command(chat)
+main.add_command(api_keys)
 
 
 def _count(name: str, default: int, least: int, help_text: str) -> Callable[[Any], Any]:

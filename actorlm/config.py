@@ -154,6 +154,9 @@ class HttpConfig(_Section, frozen=True):
     host: Annotated[str, option("address to listen on")] = "127.0.0.1"
     port: Annotated[int, option("port to listen on", ge=0, le=65535)] = 8000
     api_key: Annotated[str | None, option("key that every route but /health then needs; prefer ACTORLM_API_KEY")] = None
+    api_keys_file: Annotated[
+        str | None, option("hashes of such keys, with names and limits; made with `actorlm api-keys add`")
+    ] = None
     frontends: Annotated[int, option("frontend processes that share the port", ge=1, le=64)] = 1
     detokenizers: Annotated[int, option("detokenizer processes", ge=1, le=64)] = 1
     stream_keep_alive_s: Annotated[

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from actorlm.config import runtime_directories
 from actorlm.errors import ConfigError
+from actorlm.ownership import check_above
 
 PRIVATE = 0o700
 LONGEST_BASE = 64
@@ -31,7 +32,7 @@ def base_directory() -> Path:
             refused.append(f"{candidate}: longer than {LONGEST_BASE} bytes")
             continue
         try:
-            _check_above(candidate)
+            check_above(candidate)
             candidate.mkdir(mode=PRIVATE, exist_ok=True)
             _check_private(candidate)
         except (OSError, ConfigError) as error:
@@ -41,17 +42,6 @@ def base_directory() -> Path:
     raise ConfigError(
         f"no directory for the tree's sockets; set XDG_RUNTIME_DIR to one of yours ({'; '.join(refused)})"
     )
-
-
-def _check_above(directory: Path) -> None:
-    """Whoever may rename what is in a directory above ours can put another one in its place."""
-    closest = directory.parent.resolve()
-    for above in (closest, *closest.parents):
-        status = above.stat()
-        if status.st_uid not in (0, os.getuid()):
-            raise ConfigError(f"{above} belongs to user {status.st_uid}")
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
-            raise ConfigError(f"{above} can be written by others, and is not sticky")
 
 
 def _check_private(directory: Path) -> None:

@@ -166,7 +166,8 @@ def _build_frontend(child: _Child) -> Built:
     tokenizer, template = load_tokenizer(spec.model), load_chat_template(spec.model)
     max_choices, replicas = spec.config.http.max_choices, spec.config.parallel.data
     backend = ServingBackend(frontend, spec.model, tokenizer, template, max_choices, replicas)
-    server = HttpServer(create_app(backend, spec.config.http), socket.socket(fileno=spec.listener))
+    app = create_app(backend, spec.config.http)
+    server = HttpServer(app, socket.socket(fileno=spec.listener))
     membership.oblige(Probe(server).duty)
     endpoint = child.network.serve(
         spec.topology.address(child.name),
@@ -182,6 +183,7 @@ def _build_frontend(child: _Child) -> Built:
         frontend.serve(lambda: server.stop(HTTP_GRACE_S))
 
     frontend.spawn(serve())
+    frontend.spawn(app.watch())
     return frontend, _nothing
 
 

@@ -14,8 +14,9 @@ import msgspec
 
 from actorlm.actors.ending import INTERRUPTED_STATUS
 from actorlm.actors.supervisor import Supervisor
+from actorlm.api.keys import WatchedKeys
 from actorlm.checkpoint.description import ModelDescription
-from actorlm.config import Config
+from actorlm.config import Config, HttpConfig
 from actorlm.errors import ConfigError
 from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY, Specification
@@ -56,6 +57,7 @@ def run_tree(config: Config, launched: Callable[[], Mapping[int, LaunchedProcess
     `launched` waits for the processes that a launcher has started, and returns them by their rank.
     """
     screen = Screen()
+    check_files(config.http)
     listener = listen(config)
     try:
         model = find_model(config, screen.bar)
@@ -96,6 +98,11 @@ def _warn_of_short_cache(topology: Topology, model: ModelDescription, screen: Sc
             f"warning: a KV cache of {topology.kv_cache_tokens:,} tokens ends every sequence at {longest:,}"
             f" of the model's {model.max_model_len:,} tokens (--kv-cache-tokens, --max-model-len)"
         )
+
+
+def check_files(http: HttpConfig) -> None:
+    """Reads what frontends will read. Raises ConfigError for what they could not use."""
+    WatchedKeys(http.api_key, http.api_keys_file, "api_key")
 
 
 def listen(config: Config) -> socket.socket:

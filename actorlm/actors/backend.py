@@ -13,6 +13,7 @@ import structlog
 
 from actorlm.actors.frontend import Frontend
 from actorlm.actors.generation import Generation
+from actorlm.api.callers import ANYBODY, Caller
 from actorlm.api.ports import ANYWHERE, Limits, Placement, Rendering, Submission
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import BadRequest, ContextLengthExceeded
@@ -64,7 +65,13 @@ class ServingBackend:
             longest = min(longest, capacity + 1)
         return Limits(context=longest, max_choices=self._max_choices, replicas=self._replicas)
 
-    def submit(self, submissions: Sequence[Submission], trace_id: str, placement: Placement = ANYWHERE) -> Generation:
+    def submit(
+        self,
+        submissions: Sequence[Submission],
+        trace_id: str,
+        placement: Placement = ANYWHERE,
+        caller: Caller = ANYBODY,
+    ) -> Generation:
         """See `api.ports.Backend`."""
         return self._frontend.submit(submissions, trace_id, placement)
 

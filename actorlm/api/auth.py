@@ -4,38 +4,52 @@ Only GET and HEAD of exactly `/health` go without. The key is a bearer token; a 
 Authorization header is not looked at.
 """
 
-import hmac
-
+import structlog
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from actorlm.api.callers import ANYBODY, Caller
 from actorlm.api.errors import send_error
-from actorlm.errors import ConfigError, Unauthorized
+from actorlm.api.keys import Keys
+from actorlm.errors import Unauthorized
 
 
-class ApiKey:
-    """ASGI middleware that lets through what brings the key. Raises ConfigError for a key that is empty."""
+class Guarded:
+    """ASGI middleware that lets through what brings one of `keys`, and says whose it is in scope, log and `caller_of`.
 
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        if not key.strip():
-            raise ConfigError("api_key is empty; give a key, or none to serve everybody")
+    `what` is asked for is for the refusal.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, what: str = "the API key") -> None:
         self._app = app
-        self._key = key.encode()
+        self._keys = keys
+        self._what = what
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes on, or answers 401."""
-        if _is_liveness(scope) or self._permits(scope):
+        if is_liveness(scope):
             await self._app(scope, receive, send)
+        elif (caller := self._caller(scope)) is not None:
+            scope["state"]["caller"] = caller
+            with structlog.contextvars.bound_contextvars(caller=caller.name):
+                await self._app(scope, receive, send)
         else:
-            error = Unauthorized("give the API key of this server in the header `Authorization: Bearer KEY`")
+            error = Unauthorized(f"give {self._what} of this server in the header `Authorization: Bearer KEY`")
             await send_error(error, send, {"www-authenticate": "Bearer"})
 
-    def _permits(self, scope: Scope) -> bool:
+    def _caller(self, scope: Scope) -> Caller | None:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) != 1:
-            return False
+            return None
         scheme, _, key = given[0].partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key)
+        return self._keys.find(key.strip()) if scheme.lower() == b"bearer" else None
 
 
-def _is_liveness(scope: Scope) -> bool:
+def caller_of(scope: Scope) -> Caller:
+    """Whose key a request has brought; anybody's without keys."""
+    caller: Caller = scope["state"].get("caller", ANYBODY)
+    return caller
+
+
+def is_liveness(scope: Scope) -> bool:
+    """Whether this is the one question that needs no key."""
     return scope["path"] == "/health" and scope.get("method") in ("GET", "HEAD")

@@ -10,6 +10,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from actorlm.api import lower
+from actorlm.api.auth import caller_of
+from actorlm.api.callers import Caller
 from actorlm.api.documented import GeneratingOperation, answers
 from actorlm.api.fields import CHAT, without_effect
 from actorlm.api.logprobs import ChatFormat, vocabulary
@@ -38,7 +40,8 @@ def chat_route(backend: Backend, draw_seed: lower.DrawSeed) -> HTTPRouteHandler:
     )
     async def create_chat_completion(data: JSONBody[ChatCompletionRequest], request: Request[Any, Any, Any]) -> Answer:
         placement = placement_of(request.scope, backend.limits)
-        return await answer(data, backend, draw_seed, request.scope["state"]["request_id"], placement)
+        request_id, caller = request.scope["state"]["request_id"], caller_of(request.scope)
+        return await answer(data, backend, draw_seed, request_id, placement, caller)
 
     return create_chat_completion
 
@@ -49,6 +52,7 @@ async def answer(
     draw_seed: lower.DrawSeed,
     request_id: str,
     placement: Placement,
+    caller: Caller,
 ) -> Answer:
     """Checks a request and begins to answer it. Raises ActorlmError."""
     lower.check_model(request.model, backend.served_name)
@@ -76,5 +80,5 @@ async def answer(
     identity = Identity(f"chatcmpl-{uuid4().hex}", int(time.time()), backend.served_name)
     form = None if wanted.logprobs is None else ChatFormat(vocabulary(backend, skip_special_tokens=False))
     wire = ChatWire(identity, n, usage.last, form, prompt_ids if request.return_token_ids else None)
-    generation = backend.submit(choices, request_id, placement)
+    generation = backend.submit(choices, request_id, placement, caller)
     return Answer(generation, wire, Tally([len(prompt_ids)], n), stream=stream, usage=usage)

@@ -9,6 +9,7 @@ from typing import TypeVar
 from actorlm.api import chat, completions
 from actorlm.api.app import draw_seed
 from actorlm.api.body import decode
+from actorlm.api.callers import ANYBODY, Caller
 from actorlm.api.errors import as_actorlm_error, describe
 from actorlm.api.lower import DrawSeed
 from actorlm.api.placement import check_placement
@@ -43,7 +44,7 @@ class DirectRequests:
         self,
         body: bytes,
         kind: type[R],
-        answer: Callable[[R, Backend, DrawSeed, str, Placement], Awaitable[Begun]],
+        answer: Callable[[R, Backend, DrawSeed, str, Placement, Caller], Awaitable[Begun]],
         trace_id: str,
         session: str,
         replica: int | None,
@@ -53,7 +54,7 @@ class DirectRequests:
             placement = check_placement(session, replica, self._backend.limits)
             request: R = decode(body, kind)
             _check_fields(request)
-            return await answer(request, self._backend, self._draw_seed, trace_id, placement)
+            return await answer(request, self._backend, self._draw_seed, trace_id, placement, ANYBODY)
         except Exception as error:
             ours = as_actorlm_error(error)
             described = describe(ours).error

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
+from actorlm.api.callers import ANYBODY, Caller
 from actorlm.api.schema import Usage
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.logprobs import Scores
@@ -149,8 +150,14 @@ class Backend(Protocol):
     def limits(self) -> Limits:
         """Of requests that begin now; what the replicas can hold may change."""
 
-    def submit(self, submissions: Sequence[Submission], trace_id: str, placement: Placement = ANYWHERE) -> Generation:
-        """Begins to generate. Raises Unavailable or Overloaded; so may the first `__anext__`."""
+    def submit(
+        self,
+        submissions: Sequence[Submission],
+        trace_id: str,
+        placement: Placement = ANYWHERE,
+        caller: Caller = ANYBODY,
+    ) -> Generation:
+        """Begins to generate, for `caller`. Raises Unavailable or Overloaded; so may the first `__anext__`."""
 
     async def encode(
         self, texts: Sequence[str], *, add_special_tokens: bool, last: int | None = None

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from actorlm.api.app import create_app
+from actorlm.api.app import Application, create_app
+from actorlm.api.callers import ANYBODY, Caller
 from actorlm.api.ports import ANYWHERE, Delta, Limits, Placement, Rendering, Submission
 from actorlm.api.server import HttpServer
 from actorlm.checkpoint.description import ModelDescription
@@ -93,18 +94,24 @@ class FakeBackend:
         self.renderings: list[Rendering] = []
         self.trace_ids: list[str] = []
         self.placements: list[Placement] = []
+        self.callers: list[Caller] = []
 
     @property
     def submissions(self) -> list[Submission]:
         return [one for generation in self.generations for one in generation.submissions]
 
     def submit(
-        self, submissions: Sequence[Submission], trace_id: str, placement: Placement = ANYWHERE
+        self,
+        submissions: Sequence[Submission],
+        trace_id: str,
+        placement: Placement = ANYWHERE,
+        caller: Caller = ANYBODY,
     ) -> FakeGeneration:
         if self.refusal is not None:
             raise self.refusal
         self.trace_ids.append(trace_id)
         self.placements.append(placement)
+        self.callers.append(caller)
         self.generations.append(FakeGeneration(self, submissions))
         return self.generations[-1]
 
@@ -144,8 +151,10 @@ def backend() -> FakeBackend:
     return FakeBackend()
 
 
-def make_client(backend: FakeBackend, config: HttpConfig | None = None, **options: Any) -> httpx.AsyncClient:
-    app = create_app(backend, config or HttpConfig(), **options)
+def make_client(
+    backend: FakeBackend, config: HttpConfig | None = None, app: Application | None = None, **options: Any
+) -> httpx.AsyncClient:
+    app = app or create_app(backend, config or HttpConfig(), **options)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
 
 
