@@ -157,6 +157,13 @@ class HttpConfig(_Section, frozen=True):
     api_keys_file: Annotated[
         str | None, option("hashes of such keys, with names and limits; made with `actorlm api-keys add`")
     ] = None
+    tls_certificate: Annotated[
+        str | None, option("serve https: file with the certificate and those between it and its authority, PEM")
+    ] = None
+    tls_key: Annotated[str | None, option("file with the certificate's private key, PEM")] = None
+    tls_client_ca: Annotated[
+        str | None, option("file with authorities, PEM; clients then need a certificate of one of them")
+    ] = None
     frontends: Annotated[int, option("frontend processes that share the port", ge=1, le=64)] = 1
     detokenizers: Annotated[int, option("detokenizer processes", ge=1, le=64)] = 1
     stream_keep_alive_s: Annotated[
@@ -165,6 +172,9 @@ class HttpConfig(_Section, frozen=True):
             "silence after which a stream sends a comment; its headers then leave at once; 0: never", unit="s", ge=0
         ),
     ] = 0.0
+    max_connections: Annotated[
+        int, option("connections of each frontend; one more is answered 503", unit="connections", ge=1, le=1_000_000)
+    ] = 8192
     max_body_mib: Annotated[int, option("largest request body", unit="MiB", ge=1, le=1024)] = 32
     max_choices: Annotated[int, option("most choices of one request: n times the number of prompts", ge=1)] = 1024
 

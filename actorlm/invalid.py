@@ -67,11 +67,11 @@ def _shown_at(path: str, root: Any) -> str | None:
 
 
 def shown(value: Any) -> str | None:
-    """A value as JSON, cut; None if it has no such form."""
+    """A value as JSON, cut, of arrays and objects only their size; None if it has no such form."""
+    if isinstance(value, (list, dict)):
+        return f"an {'array' if isinstance(value, list) else 'object'} of {len(value)}"
     if isinstance(value, str):
         value = value[:MAX_SHOWN]
-    elif isinstance(value, (list, dict)):
-        return None
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, UnicodeError, msgspec.EncodeError):

@@ -146,7 +146,8 @@ def _build_frontend(child: _Child) -> Built:
     from actorlm.api.app import create_app
     from actorlm.api.direct import DirectRequests
     from actorlm.api.probe import Probe
-    from actorlm.api.server import HttpServer
+    from actorlm.api.server import HttpServer, allow_connections
+    from actorlm.api.tls import Tls
     from actorlm.messages.frontend import FromClients
     from actorlm.text.chat_template import load_chat_template
     from actorlm.text.tokenizer import load_tokenizer
@@ -167,7 +168,9 @@ def _build_frontend(child: _Child) -> Built:
     max_choices, replicas = spec.config.http.max_choices, spec.config.parallel.data
     backend = ServingBackend(frontend, spec.model, tokenizer, template, max_choices, replicas)
     app = create_app(backend, spec.config.http)
-    server = HttpServer(app, socket.socket(fileno=spec.listener))
+    http, tls = spec.config.http, Tls.of(spec.config.http)
+    allow_connections(http.max_connections)
+    server = HttpServer(app, socket.socket(fileno=spec.listener), tls, http.max_connections)
     membership.oblige(Probe(server).duty)
     endpoint = child.network.serve(
         spec.topology.address(child.name),
@@ -184,6 +187,8 @@ def _build_frontend(child: _Child) -> Built:
 
     frontend.spawn(serve())
     frontend.spawn(app.watch())
+    if tls is not None:
+        frontend.spawn(tls.watch())
     return frontend, _nothing
 
 

@@ -15,6 +15,7 @@ import msgspec
 from actorlm.actors.ending import INTERRUPTED_STATUS
 from actorlm.actors.supervisor import Supervisor
 from actorlm.api.keys import WatchedKeys
+from actorlm.api.tls import Tls
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config, HttpConfig
 from actorlm.errors import ConfigError
@@ -103,6 +104,7 @@ def _warn_of_short_cache(topology: Topology, model: ModelDescription, screen: Sc
 def check_files(http: HttpConfig) -> None:
     """Reads what frontends will read. Raises ConfigError for what they could not use."""
     WatchedKeys(http.api_key, http.api_keys_file, "api_key")
+    Tls.of(http)
 
 
 def listen(config: Config) -> socket.socket:
@@ -116,15 +118,16 @@ def listen(config: Config) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {url(host, port)}: {error.strerror or error}; choose another --host or --port"
+            f"cannot listen on {url(config.http, port)}: {error.strerror or error}; choose another --host or --port"
         ) from None
     sock.setblocking(False)
     return sock
 
 
-def url(host: str, port: int) -> str:
+def url(http: HttpConfig, port: int) -> str:
     """The service's address as a URL."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if http.tls_certificate is None else "https"
+    return f"{scheme}://[{http.host}]:{port}" if ":" in http.host else f"{scheme}://{http.host}:{port}"
 
 
 def _supervise(
@@ -154,7 +157,7 @@ async def _run(
         inbox=INBOXES[Role.SUPERVISOR],
         admits=tuple(Role),
     )
-    address = url(config.http.host, listener.getsockname()[1])
+    address = url(config.http, listener.getsockname()[1])
     pulse = Pulse(config.supervision.heartbeat_timeout_s)
     supervisor = Supervisor(
         mailbox,

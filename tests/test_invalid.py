@@ -46,10 +46,10 @@ def test_the_message(body, path, message):
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [("x" * 1000, '"' + "x" * 56 + "..."), ({"a": 1}, None), ([1], None)],
+    [("x" * 1000, '"' + "x" * 56 + "..."), ({"a": 1}, "an object of 1"), ([1], "an array of 1")],
 )
 def test_what_is_shown_of_a_value(value, shown):
-    """Never more than a line, and nothing of lists and objects."""
+    """Never more than a line, and the size alone of lists and objects."""
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert({"parts": [], "heat": value}, Whole)
     found = fault(caught.value, {"parts": [], "heat": value})

@@ -14,9 +14,12 @@ import msgspec
 from litestar import Request
 from litestar.types import Receive, ReceiveMessage, Scope, Send
 
-from actorlm.api.errors import BodyTimeout, ClientGone, UnsupportedMedia, invalid_body
+from actorlm.api.errors import ClientGone, RequestTimeout, UnsupportedMedia, invalid_body
 from actorlm.errors import BadRequest
 
+SLOW = 4
+MIN_RATE = 32_768
+"""Bytes a second, after the first SLOW times the timeout."""
 MAX_VALUES = 2**21
 MAX_OTHERS = 2**19
 """Texts, lists and objects. An empty list takes 3 bytes of a body, 60 of memory, and time of the garbage collector."""
@@ -47,12 +50,21 @@ class JsonRequest(Request[Any, Any, Any]):
 
 
 def _patient(receive: Receive, seconds: float) -> Receive:
+    """Waits `seconds` for each piece, and for all of them SLOW times that and what their size takes at MIN_RATE."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + SLOW * seconds
+
     async def receive_in_time() -> ReceiveMessage:
+        nonlocal end
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(min(seconds, end - clock())):
                 message = await receive()
         except TimeoutError:
-            raise BodyTimeout(f"no more of the body arrived within {seconds:g} s") from None
+            raise RequestTimeout(
+                f"no more of the body arrived within {seconds:g} s, or it came slower than {MIN_RATE} bytes a second"
+            ) from None
+        if message["type"] == "http.request":
+            end += len(message["body"]) / MIN_RATE
         if message["type"] == "http.disconnect":
             raise ClientGone("the client left before the body had arrived")
         return message

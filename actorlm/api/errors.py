@@ -29,8 +29,8 @@ class MethodNotAllowed(BadRequest):
     code = "method_not_allowed"
 
 
-class BodyTimeout(BadRequest):
-    """The body did not arrive in time."""
+class RequestTimeout(BadRequest):
+    """The request did not arrive in time."""
 
     status = 408
     code = "request_timeout"
@@ -45,6 +45,26 @@ class BodyTooLarge(BadRequest):
 
     status = 413
     code = "request_too_large"
+
+
+class TargetTooLong(BadRequest):
+    """Path and query exceed the limit."""
+
+    status = 414
+    code = "target_too_long"
+
+
+class HeadersTooLarge(BadRequest):
+    """The headers exceed the limit, together or in number."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class TooManyConnections(Unavailable):
+    """The process serves as many connections as it may."""
+
+    code = "too_many_connections"
 
 
 class UnsupportedMedia(BadRequest):
@@ -96,7 +116,7 @@ def headers_of(error: Exception) -> dict[str, str]:
     """The headers that go with an error."""
     if isinstance(error, (Overloaded, Unavailable)):
         return {"retry-after": str(error.retry_after)}
-    if isinstance(error, BodyTimeout):
+    if isinstance(error, RequestTimeout):
         return {"connection": "close"}
     if isinstance(error, HTTPException) and error.headers:
         return dict(error.headers)

@@ -13,6 +13,7 @@ from actorlm.api.app import Application, create_app
 from actorlm.api.callers import ANYBODY, Caller
 from actorlm.api.ports import ANYWHERE, Delta, Limits, Placement, Rendering, Submission
 from actorlm.api.server import HttpServer
+from actorlm.api.tls import Tls
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import HttpConfig
 from actorlm.errors import ActorlmError, ContextLengthExceeded
@@ -165,15 +166,15 @@ async def client(backend: FakeBackend) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[str]:
+async def serving(app: Any, tls: Tls | None = None, **limits: int) -> AsyncIterator[str]:
     """The address of `app` on a socket of its own."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-        server = HttpServer(app, sock)
+        server = HttpServer(app, sock, tls, **limits)
         await server.start()
         try:
-            yield f"http://127.0.0.1:{port}"
+            yield f"http{'s' if tls else ''}://127.0.0.1:{port}"
         finally:
             await server.stop(0.2)
 
