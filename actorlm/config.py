@@ -126,9 +126,22 @@ class SchedulerConfig(_Section, frozen=True):
     max_waiting: Annotated[
         int, option("requests that may wait in one replica; one more is refused with 429", unit="requests", ge=1)
     ] = 20_480
+    max_waiting_tokens: Annotated[
+        int,
+        option(
+            "tokens of the requests that may wait in one replica; a request that would be more is refused with 429",
+            unit="tokens",
+            ge=1,
+        ),
+    ] = 16_777_216
     async_scheduling: Annotated[
         bool, option("plan a step while the one before it is computed; tokens are the same either way")
     ] = True
+
+    @property
+    def max_running(self) -> int:
+        """Requests that run together: each needs a token of every step."""
+        return min(self.max_num_seqs, self.max_num_batched_tokens)
 
 
 class BalancingConfig(_Section, frozen=True):

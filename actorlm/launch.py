@@ -101,6 +101,7 @@ async def _nothing() -> None:
 
 def _build_balancer(child: _Child) -> Built:
     from actorlm.actors.balancer import Balancer
+    from actorlm.scheduling.balance import Room
 
     server = child.network.serve(
         child.spec.topology.address("balancer"),
@@ -110,7 +111,7 @@ def _build_balancer(child: _Child) -> Built:
         admits=(Role.FRONTEND, Role.ENGINE),
     )
     config = child.spec.config
-    has_a_choice = config.parallel.data > 1
+    has_a_choice, scheduler = config.parallel.data > 1, config.scheduler
     balancer = Balancer(
         child.name,
         child.mailbox,
@@ -118,6 +119,7 @@ def _build_balancer(child: _Child) -> Built:
         child.membership(),
         max_imbalance=config.balancing.max_imbalance,
         prefix_affinity=has_a_choice and config.balancing.prefix_affinity and config.cache.prefix_caching,
+        room=Room(scheduler.max_waiting + scheduler.max_running, scheduler.max_waiting_tokens),
     )
     return balancer, _nothing
 

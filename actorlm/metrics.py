@@ -29,6 +29,7 @@ class Metric(NamedTuple):
 METRICS: dict[str, Metric] = {
     "num_requests_running": Metric("gauge", "Requests in the running batch.", ("engine",)),
     "num_requests_waiting": Metric("gauge", "Requests waiting to be computed.", ("engine",)),
+    "num_waiting_tokens": Metric("gauge", "Known tokens of the requests that wait.", ("engine",)),
     "kv_cache_usage_perc": Metric("gauge", "Share of the KV blocks in use, 0 to 1.", ("engine",)),
     "prefix_cache_queries": Metric("counter", "Prompt tokens looked up in the prefix cache.", ("engine",)),
     "prefix_cache_hits": Metric("counter", "Prompt tokens found in the prefix cache.", ("engine",)),

@@ -36,7 +36,7 @@ from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Server
 from actorlm.scheduling.affinity import block_names
-from actorlm.scheduling.balance import Balance, Choice, Wish
+from actorlm.scheduling.balance import Balance, Choice, Room, Wish
 from actorlm.scheduling.load import Load, near
 from actorlm.scheduling.reunion import Attempt, Reunion
 from actorlm.scheduling.trials import Trials
@@ -59,12 +59,13 @@ class Balancer(Actor[Inbox | LinkEvent]):
         *,
         max_imbalance: int,
         prefix_affinity: bool,
+        room: Room,
     ) -> None:
         super().__init__(name, mailbox)
         self._server = server
         self._membership = membership
         self._prefix_affinity = prefix_affinity
-        self._balance = Balance(max_imbalance)
+        self._balance = Balance(max_imbalance, room)
         self._reunion = Reunion()
         self._trials: Trials[Generate] = Trials()
         self._roster = Roster()

@@ -272,6 +272,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         for metric, value in (
             ("num_requests_running", scheduler.running),
             ("num_requests_waiting", scheduler.waiting),
+            ("num_waiting_tokens", scheduler.waiting_tokens),
             ("kv_cache_usage_perc", scheduler.kv_used_tokens / self._announcement.kv_capacity_tokens),
             ("prefix_cache_queries", scheduler.prefix_queries),
             ("prefix_cache_hits", scheduler.prefix_hits),

@@ -79,13 +79,8 @@ class HttpServer:
 
     async def adopt(self, connection: socket.socket) -> None:
         """Serves a connection that somebody else has made."""
-
-        def protocol() -> LimitedProtocol:
-            server = self._server
-            return LimitedProtocol(server.config, server.server_state, server.lifespan.state)
-
         connection.setblocking(False)
-        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+        await asyncio.get_running_loop().connect_accepted_socket(self._server.connection, connection)
 
     async def stop(self, grace_s: float) -> None:
         """Accepts nothing more, and cancels what is not answered within `grace_s` seconds; its clients are told."""
@@ -118,14 +113,15 @@ class _Server(uvicorn.Server):
         """Begins to accept."""
         if self._tls is not None:
             self._socket.listen(BACKLOG)
-            listener: Any = TlsListener(self._socket, self._tls, self._connection)
+            listener: Any = TlsListener(self._socket, self._tls, self.connection)
         else:
             loop = asyncio.get_running_loop()
-            listener = await loop.create_server(self._connection, sock=self._socket, backlog=BACKLOG)
+            listener = await loop.create_server(self.connection, sock=self._socket, backlog=BACKLOG)
         self.servers = [listener]
         self.started = True
 
-    def _connection(self) -> LimitedProtocol:
+    def connection(self) -> LimitedProtocol:
+        """The protocol of a new connection."""
         return LimitedProtocol(
             max_connections=self._max_connections, config=self.config, server_state=self.server_state, app_state={}
         )

@@ -13,7 +13,7 @@ from actorlm.errors import ConfigError
 from actorlm.options import OPTIONS, merge
 
 _OF_A_REPLICA = {"model", "cache", "scheduler"}
-_OF_A_SERVICE = {"served_model_name", "max_waiting", "scheduling_policy"}
+_OF_A_SERVICE = {"served_model_name", "max_waiting", "max_waiting_tokens", "scheduling_policy"}
 
 OFFLINE_OPTIONS = tuple(
     option

@@ -1,8 +1,9 @@
-"""What a replica refuses at once: requests that are malformed for it, and those that could never fit."""
+"""What a replica refuses at once: what is malformed for it, what could never fit, what would wait behind too much."""
 
-from actorlm.config import SchedulingPolicy
-from actorlm.errors import BadRequest, ContextLengthExceeded
+from actorlm.config import SchedulerConfig, SchedulingPolicy
+from actorlm.errors import BadRequest, ContextLengthExceeded, Overloaded
 from actorlm.messages.engine import MAX_PRIORITY
+from actorlm.scheduling.fairness import FairQueue
 from actorlm.scheduling.request import Request
 
 
@@ -24,6 +25,26 @@ def check_admissible(
             f"the prompt has {length} tokens{_earlier(request)} and the KV cache holds {kv_capacity_tokens}; "
             "shorten the prompt, or raise kv_cache_tokens",
             param="prompt",
+        )
+
+
+def check_room(
+    request: Request, queue: FairQueue, bounds: SchedulerConfig, *, free_slots: int, free_tokens: int
+) -> None:
+    """Raises Overloaded if too many requests wait, or too many tokens, beyond those that will enter at once.
+
+    A caller that has less than its even part of what may wait is taken in all the same, and so is a request of a caller
+    of whom nobody waits: who fills the queue does not close it to others.
+    """
+    callers, own = queue.callers_with(request.tenant), queue.of(request.tenant)
+    if len(queue) >= bounds.max_waiting + free_slots and own.requests >= max(1, bounds.max_waiting // callers):
+        raise Overloaded(f"{len(queue)} requests wait and max_waiting is {bounds.max_waiting}; try again later")
+    tokens = len(request.token_ids)
+    would_wait = own.tokens + tokens > bounds.max_waiting_tokens // callers
+    if queue.tokens + tokens > bounds.max_waiting_tokens + free_tokens and would_wait and own.requests:
+        raise Overloaded(
+            f"{queue.tokens} tokens wait, and with the {tokens} of this request they would be more than"
+            f" max_waiting_tokens, {bounds.max_waiting_tokens}; try again later"
         )
 
 

@@ -4,6 +4,7 @@ Owns: which requests each replica has, the account of its work, the memories of 
 tells the policy. Must not know: how requests and aborts travel.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,16 @@ class Wish(NamedTuple):
     attempt: int = 0
 
 
+class Room(NamedTuple):
+    """What each replica takes: requests that have not ended, and tokens to prefill of those that wait."""
+
+    requests: float = math.inf
+    waiting_tokens: float = math.inf
+
+
+BOUNDLESS = Room()
+
+
 class Choice(NamedTuple):
     """A replica, and how many tokens of the prompt it is believed to hold."""
 
@@ -46,6 +57,11 @@ class _Replica:
     workload: Workload
     memory: PrefixMemory
     turn: int
+    open: int = 0
+
+    def has(self, room: Room, prefill: int) -> bool:
+        """Whether it surely takes one more request, of so many tokens to prefill."""
+        return self.open < room.requests and self.workload.waiting + prefill <= room.waiting_tokens
 
 
 @dataclass(slots=True)
@@ -65,11 +81,12 @@ class Balance:
     """Who works on what, until it ends.
 
     For a session's sake, or for what it holds of a prompt, a replica is chosen only if its expected work exceeds the
-    least by no more than `max_imbalance` tokens.
+    least by no more than `max_imbalance` tokens. One that has no room is passed over while another one has some.
     """
 
-    def __init__(self, max_imbalance: int) -> None:
+    def __init__(self, max_imbalance: int, room: Room = BOUNDLESS) -> None:
         self._max_imbalance = max_imbalance
+        self._room = room
         self._replicas: dict[int, _Replica] = {}
         self._placed: dict[int, _Placed] = {}
         self._sessions = Sessions()
@@ -121,6 +138,7 @@ class Balance:
         replica = self._replicas[choice.replica]
         placed = self._placed.setdefault(wish.request, _Placed(replica, wish.attempt))
         placed.attempt, placed.is_wanted = wish.attempt, True
+        replica.open += not placed.attempts
         placed.attempts.append(replica.workload.send(wish.prefill - choice.held, wish.decode))
         replica.memory.remember(wish.blocks)
         self._demand.note(wish.blocks, now)
@@ -131,6 +149,7 @@ class Balance:
     def restore(self, request: int, attempt: int, replica: int) -> None:
         """The replica has this already, and counts it in its reports."""
         self._placed[request] = _Placed(self._replicas[replica], attempt, deque([UNCOUNTED]))
+        self._replicas[replica].open += 1
 
     def attempt(self, request: int) -> int | None:
         """The newest attempt of a request that a replica has and was not told to end, or None."""
@@ -157,6 +176,7 @@ class Balance:
                 continue
             placed.replica.workload.end(placed.attempts.popleft(), now)
             if not placed.attempts:
+                placed.replica.open -= 1
                 del self._placed[request]
 
     def reported(self, replica: int, received: int, load: Load, now: float) -> None:
@@ -168,6 +188,8 @@ class Balance:
         """Proves the accounts. Raises AssertionError."""
         for replica in self._replicas.values():
             replica.workload.check()
+            placed_here = sum(placed.replica is replica for placed in self._placed.values())
+            assert replica.open == placed_here, f"replica {replica.number}: {replica.open} are open"
         for request, placed in self._placed.items():
             number = placed.replica.number
             assert self._replicas.get(number) is placed.replica, f"request {request} is at replica {number}, gone"
@@ -182,24 +204,30 @@ class Balance:
             return self._asked_for(wish.replica)
         if not self._replicas:
             raise Unavailable("no replica takes requests now; try again when one has started")
-        within = self._within_bound()
+        candidates = self._with_room(wish.prefill)
+        within = self._within_bound(candidates)
         before = self._sessions.place(wish.session) if wish.session else None
         if before in within:
             return before
         shared = self._demand.shared(wish.blocks, now)
         own = {number: max(0, blocks - shared) for number, blocks in held.items()}
         alike = min(own.values()) == max(own.values())
-        return self._fairest(within, now) if alike else self._nearest(within, own, now)
+        return self._fairest(within, candidates, now) if alike else self._nearest(within, own, now)
 
     def _asked_for(self, number: int) -> int:
         if number not in self._replicas:
             raise Unavailable(f"replica {number} takes no requests now; try again when it has started, or ask for none")
         return number
 
-    def _within_bound(self) -> dict[int, _Replica]:
-        work = self.expected_work
+    def _with_room(self, prefill: int) -> dict[int, _Replica]:
+        """All, if none is sure to have room: they know best."""
+        having = {number: one for number, one in self._replicas.items() if one.has(self._room, prefill)}
+        return having or self._replicas
+
+    def _within_bound(self, candidates: Mapping[int, _Replica]) -> dict[int, _Replica]:
+        work = {number: replica.workload.expected for number, replica in candidates.items()}
         most = min(work.values()) + self._max_imbalance
-        return {number: replica for number, replica in self._replicas.items() if work[number] <= most}
+        return {number: replica for number, replica in candidates.items() if work[number] <= most}
 
     def _nearest(self, replicas: Mapping[int, _Replica], held: Mapping[int, int], now: float) -> int:
         """A token that a replica holds is a token of work less."""
@@ -211,10 +239,10 @@ class Balance:
 
         return min(replicas, key=rank)
 
-    def _fairest(self, replicas: Mapping[int, _Replica], now: float) -> int:
+    def _fairest(self, replicas: Mapping[int, _Replica], candidates: Mapping[int, _Replica], now: float) -> int:
         """The least work, and of equal ones the one that was chosen longest ago; but none is passed over for ever."""
-        forgotten = min(self._replicas.values(), key=lambda replica: replica.turn)
-        if self._turns - forgotten.turn >= MAX_PASSES * len(self._replicas):
+        forgotten = min(candidates.values(), key=lambda replica: replica.turn)
+        if self._turns - forgotten.turn >= MAX_PASSES * len(candidates):
             return forgotten.number
 
         def rank(number: int) -> tuple[int, int]:

@@ -1,42 +1,52 @@
-"""Requests in their order: by rank, which a request keeps for its life. Who leaves is found by a search in halves."""
+"""Those who stand in their order, by rank, which does not change meanwhile. A search in halves finds who leaves."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from operator import attrgetter
-
-from actorlm.scheduling.request import Request
+from typing import Any, Generic, Protocol, TypeVar
 
 _rank = attrgetter("rank")
 
 
-class Line:
+class Ranked(Protocol):
+    """Whoever may stand in a line."""
+
+    @property
+    def rank(self) -> tuple[Any, int]:
+        """Its place among all others, who have other ones."""
+
+
+R = TypeVar("R", bound=Ranked)
+
+
+class Line(Generic[R]):
     """Those with the lowest rank stand first."""
 
     def __init__(self) -> None:
-        self._requests: list[Request] = []
+        self._standing: list[R] = []
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._standing)
 
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+    def __iter__(self) -> Iterator[R]:
+        return iter(self._standing)
 
     @property
-    def first(self) -> Request:
+    def first(self) -> R:
         """Who is next."""
-        return self._requests[0]
+        return self._standing[0]
 
     @property
-    def last(self) -> Request:
+    def last(self) -> R:
         """Who yields to all others."""
-        return self._requests[-1]
+        return self._standing[-1]
 
-    def add(self, request: Request) -> None:
-        """The request takes its place."""
-        insort(self._requests, request, key=_rank)
+    def add(self, one: R) -> None:
+        """Takes its place."""
+        insort(self._standing, one, key=_rank)
 
-    def remove(self, request: Request) -> None:
-        """The request leaves."""
-        index = bisect_left(self._requests, request.rank, key=_rank)
-        assert self._requests[index] is request, f"request {request.id} does not stand in this line"
-        del self._requests[index]
+    def remove(self, one: R) -> None:
+        """Leaves."""
+        index = bisect_left(self._standing, one.rank, key=_rank)
+        assert self._standing[index] is one, f"{one} does not stand in this line"
+        del self._standing[index]

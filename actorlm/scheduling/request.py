@@ -54,11 +54,15 @@ class Request:
     token_ids: "array[int]"
     prompt_length: int
     sampling: SamplingParams
+    tenant: str = ""
+    weight: float = 1.0
     is_suspect: bool = False
     """Whether it is computed in steps of its own, until it has a token, because replicas may have died of it."""
 
     rank: tuple[int, int] = (0, -1)
-    """Its place among all others, who have other ones; the lowest goes first."""
+    """Its place, the lowest first: among those of its tenant that never ran, then, for life, among those that have."""
+    charged_at: int = 0
+    """Tokens that were known when it first entered a slot, and its tenant was charged for it; 0 before."""
     state: State = State.WAITING
     slot: int = NO_SLOT
     blocks: list[int] = field(default_factory=list)
@@ -92,6 +96,8 @@ class Request:
             token_ids=prompt + _ids("generated_ids", message.generated_ids),
             prompt_length=len(prompt),
             sampling=message.sampling,
+            tenant=message.tenant,
+            weight=message.weight,
             is_suspect=message.suspect,
         )
 

@@ -13,14 +13,15 @@ from collections.abc import Iterable, KeysView, Sequence, ValuesView
 from typing import NamedTuple
 
 from actorlm.config import BLOCK_SIZE, SchedulerConfig
-from actorlm.errors import BadRequest, Overloaded, ProtocolError
+from actorlm.errors import BadRequest, ProtocolError
 from actorlm.messages.frontend import Finish
-from actorlm.scheduling.admission import check_admissible
+from actorlm.scheduling.admission import check_admissible, check_room
 from actorlm.scheduling.blocks import BlockPool, blocks_for
+from actorlm.scheduling.fairness import FairQueue
 from actorlm.scheduling.line import Line
 from actorlm.scheduling.load import Load, measure
 from actorlm.scheduling.plan import StepPlan
-from actorlm.scheduling.policy import BEFORE_ALL, Shares, may_enter, rank
+from actorlm.scheduling.policy import Shares, may_enter, urgency
 from actorlm.scheduling.prefix import PrefixCache
 from actorlm.scheduling.request import Request, State
 from actorlm.scheduling.seats import Seats
@@ -57,13 +58,13 @@ class Scheduler:
         self._lanes = lanes
         self._pool = BlockPool(num_blocks)
         self._prefix = PrefixCache(self._pool) if prefix_caching else None
-        self._max_running = min(config.max_num_seqs, config.max_num_batched_tokens)
+        self._max_running = config.max_running
         self._requests: dict[int, Request] = {}
-        self._waiting, self._running = Line(), Line()
+        self._waiting = FairQueue()
+        self._running: Line[Request] = Line()
         self._seats = Seats(config.max_num_seqs, self._pool)
         self._in_flight: deque[StepPlan] = deque()
         self._suspects: set[Request] = set()
-        self._arrivals = 0
         self._steps = 0
         self.num_preemptions = 0
 
@@ -76,6 +77,11 @@ class Scheduler:
     def waiting(self) -> int:
         """Requests that wait for a slot or blocks, preempted ones too."""
         return len(self._waiting)
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Their known tokens."""
+        return self._waiting.tokens
 
     @property
     def request_ids(self) -> KeysView[int]:
@@ -137,7 +143,8 @@ class Scheduler:
         """Accepts a request, which from now on ends exactly once: in `apply`, or in `abort`.
 
         Raises BadRequest for an id that has not ended yet and for what cannot be served, ContextLengthExceeded for what
-        can never fit, and Overloaded when `max_waiting` requests wait beyond those that free slots will take.
+        can never fit, and Overloaded when too much waits (`check_room`). A request that resumes is not too much: it was
+        accepted before.
         """
         if request.id in self._requests:
             raise BadRequest(f"request {request.id} has not ended yet; abort it before its next attempt")
@@ -148,18 +155,15 @@ class Scheduler:
             kv_capacity_tokens=capacity,
             policy=self._config.scheduling_policy,
         )
-        if self.waiting >= self._config.max_waiting + self._max_running - self.running:
-            raise Overloaded(
-                f"{self.waiting} requests wait and max_waiting is {self._config.max_waiting}; try again later"
-            )
+        if request.attempt == 0:
+            free_slots = self._max_running - self.running
+            free_tokens = capacity - self.kv_used_tokens if free_slots else 0
+            check_room(request, self._waiting, self._config, free_slots=free_slots, free_tokens=free_tokens)
         # The last token is never computed: a sequence may be one token longer than the cache.
         request.limit(self.eos_token_ids, min(self._max_model_len, capacity + 1))
-        # Who was accepted before, and is here again, goes before all who come.
-        since = BEFORE_ALL if request.attempt else self._steps
-        request.rank = rank(priority=request.priority, step=since, arrival=self._arrivals)
-        self._arrivals += 1
         self._requests[request.id] = request
-        self._waiting.add(request)
+        policy = self._config.scheduling_policy
+        self._waiting.add(request, urgency(policy, priority=request.priority, step=self._steps))
         if request.is_suspect:
             self._suspects.add(request)
 
@@ -260,7 +264,7 @@ class Scheduler:
         request.move(State.PREEMPTED)
         self._seats.vacate(request)
         self._running.remove(request)
-        self._waiting.add(request)
+        self._waiting.put_back(request)
         self.num_preemptions += 1
 
     def _plan_prefills(self, step: StepPlan, prefills: list[Request]) -> None:
@@ -288,7 +292,7 @@ class Scheduler:
         cached = self._cached(request)
         self._count_hits(request, len(cached) * BLOCK_SIZE)
         self._seats.take(request, cached, blocks_for(len(request.token_ids)) - len(cached))
-        self._waiting.remove(request)
+        self._waiting.enter(request)
         self._running.add(request)
         step.add_request(request)
         return request
@@ -350,10 +354,11 @@ class Scheduler:
         del self._requests[request.id]
         self._suspects.discard(request)
         if request.state is not State.RUNNING:
-            self._waiting.remove(request)
+            self._waiting.leave(request)
             request.move(State.FINISHED)
             return
         self._running.remove(request)
+        self._waiting.ended(request)
         self._seats.end(request)
 
     def check(self) -> None:
@@ -363,21 +368,22 @@ class Scheduler:
         assert self._requests.keys() == {request.id for request in in_line}, "a request is lost"
         assert self.running + self.waiting == len(self._requests), "a request waits and runs"
         assert self.running <= self._max_running, f"{self.running} run"
-        self._check_order([request.rank for request in self._running], [request.rank for request in self._waiting])
+        self._check_order([request.rank for request in self._running])
+        self._waiting.check()
         for request in self._waiting:
             assert request.state in (State.WAITING, State.PREEMPTED), request
+            assert (request.state is State.PREEMPTED) == (request.charged_at > 0), request
             assert not request.blocks, request
         in_flight = Counter(request for step in self._in_flight for request in step.requests)
         assert in_flight.keys() <= set(seated), "a step in flight has a request without a slot"
         for request in seated:
             self._check_seated(request, in_flight[request])
 
-    def _check_order(self, running: list[tuple[int, int]], waiting: list[tuple[int, int]]) -> None:
+    def _check_order(self, running: list[tuple[int, int]]) -> None:
         assert running == sorted(running), f"not in line: {running}"
-        assert waiting == sorted(waiting), f"not in line: {waiting}"
-        arrived = [request.rank for request in self._waiting if not request.attempt]  # others come back to the front
-        bypassed = self._config.scheduling_policy == "fcfs" and running and arrived and running[-1] > arrived[0]
-        assert not bypassed, f"not in order of arrival: {running} run, {waiting} wait"
+        preempted = [request.rank for request in self._waiting if request.state is State.PREEMPTED]
+        bypassed = self._config.scheduling_policy == "fcfs" and running and preempted and running[-1] > preempted[0]
+        assert not bypassed, f"not in order of entry: {running} run, {preempted} wait"
 
     def _check_seated(self, request: Request, in_flight: int) -> None:
         assert in_flight == request.steps_in_flight, request

@@ -37,6 +37,11 @@ class Workload:
         self._recent_progress = 0
 
     @property
+    def waiting(self) -> int:
+        """Tokens to prefill of requests that may wait: those that are reported, and all that was sent since."""
+        return self._load.waiting + self._prefill
+
+    @property
     def expected(self) -> int:
         """What is left to do, in tokens of a prefill.
 

@@ -28,6 +28,7 @@ from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.memory import Exchange, MemoryNetwork
 from actorlm.runtime.pulse import Pulse
 from actorlm.sampling import SamplingParams
+from actorlm.scheduling.balance import BOUNDLESS
 from actorlm.scheduling.scheduler import Scheduler
 from actorlm.text.tokenizer import load_tokenizer
 
@@ -102,6 +103,7 @@ class MemoryTree:
         return Balancer(
             name, mailbox, server, membership,
             max_imbalance=balancing.max_imbalance, prefix_affinity=balancing.prefix_affinity,
+            room=BOUNDLESS,
         )  # fmt: skip
 
     def _detokenizer(self, name, mailbox, network, link, membership):

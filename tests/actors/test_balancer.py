@@ -15,6 +15,7 @@ from actorlm.runtime.errors import PeerFull, PeerUnknown
 from actorlm.runtime.events import PeerJoined
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.sampling import SamplingParams
+from actorlm.scheduling.balance import BOUNDLESS
 from actorlm.wire import int32, int64, read_int64
 
 FRONTEND = "frontend-0"
@@ -61,7 +62,9 @@ async def world():
     """A balancer with two replicas and a frontend."""
     server, membership = FakeServer(), FakeMembership()
     mailbox = Mailbox("balancer", 10, Overflow.PAUSE)
-    balancer = Balancer("balancer", mailbox, server, membership, max_imbalance=1000, prefix_affinity=True)
+    balancer = Balancer(
+        "balancer", mailbox, server, membership, max_imbalance=1000, prefix_affinity=True, room=BOUNDLESS
+    )
     balancer.receive(FRONTEND, PeerJoined(FRONTEND, "frontend", 1))
     for replica in range(2):
         balancer.receive(f"engine-{replica}", PeerJoined(f"engine-{replica}", "engine", 1))

@@ -45,7 +45,17 @@ def alone(prompt, sampling: SamplingParams, *, eos=(), max_length: int) -> tuple
 
 
 def generate(
-    request_id: int, prompt, *, generated=(), attempt=0, salt="", priority=0, suspect=False, **sampling
+    request_id: int,
+    prompt,
+    *,
+    generated=(),
+    attempt=0,
+    salt="",
+    priority=0,
+    tenant="",
+    weight=1.0,
+    suspect=False,
+    **sampling,
 ) -> Generate:
     sampling = {"max_tokens": 8, **sampling}
     return Generate(
@@ -58,6 +68,8 @@ def generate(
         sampling=SamplingParams(**sampling),
         cache_salt=salt,
         priority=priority,
+        tenant=tenant,
+        weight=weight,
         suspect=suspect,
     )
 
@@ -154,6 +166,7 @@ class Replica:
         budget=64,
         max_model_len=10_000,
         max_waiting=10_000,
+        max_waiting_tokens=10**6,
         eos=(),
         prefix_caching=True,
         policy="fcfs",
@@ -164,6 +177,7 @@ class Replica:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             max_waiting=max_waiting,
+            max_waiting_tokens=max_waiting_tokens,
             scheduling_policy=policy,
             async_scheduling=async_scheduling,
         )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import Unavailable
-from actorlm.scheduling.balance import MAX_PASSES, Balance, Wish
+from actorlm.scheduling.balance import BOUNDLESS, MAX_PASSES, Balance, Room, Wish
 from actorlm.scheduling.load import DECODE_COST, HORIZON, Load, work
 
 CAPACITY = 100_000
@@ -20,8 +20,8 @@ BOUND = 1000
 class Fleet(Balance):
     """Replicas that can be asked in one line; time stands still unless a test moves it."""
 
-    def __init__(self, replicas, max_imbalance=BOUND):
-        super().__init__(max_imbalance)
+    def __init__(self, replicas, max_imbalance=BOUND, room=BOUNDLESS):
+        super().__init__(max_imbalance, room)
         self.now = 0.0
         self.numbers = count(1000)
         for replica in range(replicas):
@@ -55,6 +55,23 @@ def fleet():
 def blocks(*names):
     """The names of a prompt's blocks, and as many tokens and one more."""
     return {"blocks": names, "prefill": len(names) * BLOCK_SIZE + 1}
+
+
+def test_a_replica_that_is_full_is_passed_over(fleet):
+    """For its requests or for what waits, whatever it has of a prompt or a session; and if all are, all are asked."""
+    balance = fleet(2, room=Room(requests=3))
+    assert [balance.ask(request=number, session="s") for number in range(5)] == [0, 0, 0, 1, 1]
+    assert balance.ask(request=5, session="other") == 1
+    assert {balance.ask() for _ in range(2)} == {0, 1}
+    balance.end(0, 1, 2)
+    assert balance.ask(session="s") == 0
+    balance.leave(0)
+    assert balance.ask(session="s") == 1
+    balance = fleet(2, room=Room(waiting_tokens=250))
+    assert [balance.ask(100, session="s") for _ in range(4)] == [0, 0, 1, 1]
+    balance.reported(0, 2, Load(waiting=100, prefill=100), balance.now)
+    assert balance.ask(100, session="s") == 0
+    assert balance.ask(400, session="s") == 0
 
 
 def test_a33_a_burst_of_equal_requests_is_dealt_equally(fleet):

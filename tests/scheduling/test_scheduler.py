@@ -308,6 +308,57 @@ def test_the_queue_is_bounded(new_replica):
     replica.check_idle()
 
 
+def test_the_queue_is_bounded_by_tokens(new_replica):
+    """Beyond what fits the cache at once, if a slot is free; and what would never fit the queue may wait alone."""
+    replica = new_replica(num_blocks=16, max_num_seqs=1, max_waiting_tokens=50)
+    replica.add(0, [1] * 20)
+    replica.add(1, [1] * 200)
+    replica.add(2, [1] * 86)
+    with pytest.raises(Overloaded, match="306 tokens wait, and with the 1 of this .* max_waiting_tokens, 50"):
+        replica.add(3, [1])
+    replica.abort(1)
+    replica.step()
+    assert replica.scheduler.waiting_tokens == 86
+    with pytest.raises(Overloaded, match="86 tokens wait"):
+        replica.add(3, [1])
+    replica.abort(2)
+    replica.add(3, [1] * 100)
+    with pytest.raises(Overloaded, match="100 tokens wait"):
+        replica.add(4, [1])
+    replica.run()
+    replica.check_idle()
+
+
+def test_who_fills_the_queue_does_not_close_it_to_others(new_replica):
+    """Each caller may have its even part of the bound waiting, and one request in any case."""
+    replica = new_replica(max_num_seqs=1, max_waiting=4, max_waiting_tokens=100)
+    for request_id in range(5):
+        replica.add(request_id, [1] * 20, tenant="heavy")
+    replica.step()
+    for request_id in range(5, 7):
+        replica.add(request_id, [1] * 25, tenant="light")
+    replica.add(7, [1] * 90, tenant="third")
+    for tenant in ("heavy", "light", "third"):
+        with pytest.raises(Overloaded, match="requests wait"):
+            replica.add(8, [1], tenant=tenant)
+    replica.run()
+    replica.check_idle()
+
+
+@pytest.mark.parametrize("bounds", [{"max_waiting": 1}, {"max_waiting_tokens": 1}], ids=str)
+def test_a_request_that_resumes_is_never_too_much(new_replica, bounds):
+    """It was accepted before."""
+    replica = new_replica(max_num_seqs=1, **bounds)
+    replica.add(0, [1], ignore_eos=True)
+    replica.step()
+    replica.add(1, [1])
+    with pytest.raises(Overloaded):
+        replica.add(2, [1])
+    replica.add(2, [1], attempt=1)
+    replica.run()
+    replica.check_idle()
+
+
 @pytest.mark.parametrize(
     ("prompt", "options", "error", "message"),
     [
