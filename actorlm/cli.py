@@ -11,7 +11,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from actorlm import __version__
 from actorlm.cli_api_keys import api_keys
-from actorlm.cli_end import FAILED, MISUSED, finish
+from actorlm.cli_end import FAILED, MISUSED, finish, logged
 from actorlm.cli_remote import bench_serve, chat
 from actorlm.config import Config, environment
 from actorlm.errors import ConfigError
@@ -114,8 +114,9 @@ def up(model_argument: str | None, **flags: Any) -> None:
 
             return run_rank(config)
         setproctitle("actorlm supervisor")
-        configure_logging(config.supervision.log_level, "supervisor")
-        return run_tree(config)
+        log_format = config.observability.log_format
+        configure_logging(config.supervision.log_level, "supervisor", log_format)
+        return logged(lambda: run_tree(config)) if log_format == "json" else run_tree(config)
 
     finish(serve)
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 import rich_click as click
+import structlog
 
 from actorlm.errors import ActorlmError, ConfigError
 
@@ -20,7 +21,7 @@ def finish(command: Callable[[], int]) -> None:
         status = command()
     except ActorlmError as error:
         click.echo(f"actorlm: {error.message}", err=True)
-        status = MISUSED if isinstance(error, ConfigError) else FAILED
+        status = _status(error)
     except SystemExit as end:
         status = int(end.code or 0)
     except KeyboardInterrupt:
@@ -30,3 +31,16 @@ def finish(command: Callable[[], int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)  # nothing is left to do, and threads of libraries must not delay the end
+
+
+def logged(command: Callable[[], int]) -> int:
+    """Runs a command whose errors belong into the log; returns its exit status."""
+    try:
+        return command()
+    except ActorlmError as error:
+        structlog.get_logger().error(f"actorlm: {error.message}")
+        return _status(error)
+
+
+def _status(error: ActorlmError) -> int:
+    return MISUSED if isinstance(error, ConfigError) else FAILED

@@ -26,6 +26,7 @@ def option(help_text: str, *, unit: str = "", flag: str = "", **bounds: Any) -> 
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 AtLeastTwo = Annotated[int, msgspec.Meta(ge=2)]
 SchedulingPolicy = Literal["fcfs", "priority"]
+LogFormat = Literal["console", "json"]
 AtLeastOneBlock = Annotated[int, msgspec.Meta(ge=16)]
 
 
@@ -216,6 +217,15 @@ class SupervisionConfig(_Section, frozen=True):
     log_level: Annotated[Literal["debug", "info", "warning", "error"], option("least severe lines shown")] = "info"
 
 
+class ObservabilityConfig(_Section, frozen=True):
+    """Observability."""
+
+    log_format: Annotated[LogFormat, option("console: for people; json: one JSON object a line, whoever writes it")] = (
+        "console"
+    )
+    log_requests: Annotated[bool, option("log a line when an HTTP request has been answered")] = False
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of one tree."""
 
@@ -226,6 +236,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     balancing: BalancingConfig = BalancingConfig()
     http: HttpConfig = HttpConfig()
     supervision: SupervisionConfig = SupervisionConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
 
 
 def runtime_directories() -> list[Path]:

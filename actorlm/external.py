@@ -73,7 +73,7 @@ def _name(job: Launched) -> str:
 
 def _lead(config: Config, job: Launched) -> int:
     setproctitle("actorlm supervisor")
-    configure_logging(config.supervision.log_level, "supervisor")
+    configure_logging(config.supervision.log_level, "supervisor", config.observability.log_format)
     with Door(base_directory() / _name(job)) as door:
         return run_tree(config, lambda: door.gather(job.world_size, config.supervision.start_timeout_s))
 

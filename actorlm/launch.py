@@ -45,7 +45,8 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
 def run_child(specification: bytes) -> None:
     """Runs the actor of one specification until it is told to stop. Raises what ended it."""
     spec = msgspec.json.decode(specification, type=Specification)
-    configure_logging(spec.config.supervision.log_level, spec.process.name)
+    config = spec.config
+    configure_logging(config.supervision.log_level, spec.process.name, config.observability.log_format)
     uvloop.run(_Child(spec).run())
 
 
@@ -169,7 +170,7 @@ def _build_frontend(child: _Child) -> Built:
     tokenizer, template = load_tokenizer(spec.model), load_chat_template(spec.model)
     max_choices, replicas = spec.config.http.max_choices, spec.config.parallel.data
     backend = ServingBackend(frontend, spec.model, tokenizer, template, max_choices, replicas)
-    app = create_app(backend, spec.config.http)
+    app = create_app(backend, spec.config.http, log_requests=spec.config.observability.log_requests)
     http, tls = spec.config.http, Tls.of(spec.config.http)
     allow_connections(http.max_connections)
     server = HttpServer(app, socket.socket(fileno=spec.listener), tls, http.max_connections)

@@ -1,11 +1,19 @@
-"""What `actorlm up` shows: one line a phase with the time it took, a bar for weights, one last line."""
+"""What `actorlm up` shows: one line a phase with the time it took, a bar for weights, one last line.
+
+Where logs are JSON, what it shows is lines of the log.
+"""
 
 import sys
 import time
 from collections.abc import Callable
 
+import structlog
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+
+from actorlm.config import LogFormat
+
+log = structlog.get_logger(__name__)
 
 
 class _Terminal(Console):
@@ -30,8 +38,8 @@ class Screen:
         """A phase has ended."""
         self._console.print(f"{actor:>14}  {phase}  {seconds:.1f} s", markup=False)
 
-    def line(self, text: str) -> None:
-        """One line as it is."""
+    def line(self, text: str, level: str = "info") -> None:
+        """One line as it is. `level` is for those who filter lines; here all are shown."""
         self._console.print(text, markup=False)
 
     def ready(self, text: str) -> None:
@@ -60,3 +68,28 @@ class Screen:
         if self._progress is not None:
             self._progress.stop()
             self._progress, self._bars = None, {}
+
+
+class LoggedScreen(Screen):
+    """Says in the log what a screen would show. Bars are nothing for a log."""
+
+    def phase(self, actor: str, phase: str, seconds: float) -> None:
+        """A phase has ended."""
+        log.info("phase ended", of=actor, phase=phase, seconds=round(seconds, 3))
+
+    def line(self, text: str, level: str = "info") -> None:
+        """The first line is the event; what follows it is a traceback."""
+        event, _, traceback = text.partition("\n")
+        getattr(log, level)(event.strip(), **({"exception": traceback} if traceback else {}))
+
+    def ready(self, text: str) -> None:
+        """The last line of a start."""
+        log.info("ready", seconds=round(self._clock() - self._began, 3), text=text)
+
+    def bar(self, name: str, done: int, total: int) -> None:
+        """Nothing."""
+
+
+def screen_for(log_format: LogFormat) -> Screen:
+    """The screen of a tree whose logs have this format."""
+    return LoggedScreen() if log_format == "json" else Screen()

@@ -30,7 +30,7 @@ from actorlm.runtime.launched import LaunchedProcess
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
-from actorlm.screen import Screen
+from actorlm.screen import Screen, screen_for
 from actorlm.topology import PlannedProcess, Role, Topology
 
 BACKLOG = 2048
@@ -57,7 +57,7 @@ def run_tree(config: Config, launched: Callable[[], Mapping[int, LaunchedProcess
 
     `launched` waits for the processes that a launcher has started, and returns them by their rank.
     """
-    screen = Screen()
+    screen = screen_for(config.observability.log_format)
     check_files(config.http)
     listener = listen(config)
     try:
@@ -97,7 +97,8 @@ def _warn_of_short_cache(topology: Topology, model: ModelDescription, screen: Sc
     if longest < model.max_model_len:
         screen.line(
             f"warning: a KV cache of {topology.kv_cache_tokens:,} tokens ends every sequence at {longest:,}"
-            f" of the model's {model.max_model_len:,} tokens (--kv-cache-tokens, --max-model-len)"
+            f" of the model's {model.max_model_len:,} tokens (--kv-cache-tokens, --max-model-len)",
+            "warning",
         )
 
 
@@ -140,7 +141,7 @@ def _supervise(
     for number in SUPERVISORS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # there is nothing left that it could stop
     if supervisor.cause:
-        screen.line(f"actorlm: {supervisor.cause.splitlines()[0]}")
+        screen.line(f"actorlm: {supervisor.cause.splitlines()[0]}", "error")
     return supervisor.status
 
 

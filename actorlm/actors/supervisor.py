@@ -176,7 +176,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         cause = f"{name} (pid {running.process.pid}): {how}{why}"
         self._supervision.children[name].last_death = f"{how}{why}".splitlines()[0]
         if not running.ends:
-            self._screen.line(f"lost {cause}")
+            self._screen.line(f"lost {cause}", "warning")
         if self._end.has_begun:
             self._exited_at_the_end(name, running, cause)
         else:

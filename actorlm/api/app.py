@@ -1,7 +1,7 @@
 """The HTTP application: routes, and what surrounds them.
 
-From the outside in: request ids, the API key, Litestar's router with our errors. There is no CORS, and no header of
-a proxy is trusted.
+From the outside in: request ids, the log of requests where one is kept, the API key, Litestar's router with our
+errors. There is no CORS, and no header of a proxy is trusted.
 """
 
 import secrets
@@ -11,6 +11,7 @@ from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from actorlm.api.access import AccessLog
 from actorlm.api.auth import Guarded
 from actorlm.api.body import JsonRequest
 from actorlm.api.chat import chat_route
@@ -52,7 +53,12 @@ class Application:
 
 
 def create_app(
-    backend: Backend, config: HttpConfig, *, draw_seed: DrawSeed = draw_seed, body_timeout_s: float = BODY_TIMEOUT_S
+    backend: Backend,
+    config: HttpConfig,
+    *,
+    draw_seed: DrawSeed = draw_seed,
+    body_timeout_s: float = BODY_TIMEOUT_S,
+    log_requests: bool = False,
 ) -> Application:
     """The whole application. Raises ConfigError for an API key that is empty."""
     keys = WatchedKeys(config.api_key, config.api_keys_file, "api_key", tries_on=True)
@@ -71,6 +77,8 @@ def create_app(
     )
     if keys.keys is not None:
         app = Guarded(app, keys.keys)
+    if log_requests:
+        app = AccessLog(app)
     return Application(RequestIds(app), keys)
 
 

@@ -113,6 +113,7 @@ class Answer(ASGIResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers. Returns early, having sent nothing or a part, if the client goes away."""
         watcher = asyncio.get_running_loop().create_task(self._watch(receive))
+        scope["state"]["tally"] = self._tally  # for those around us who tell of it
         try:
             pause = scope["litestar_app"].state.stream_keep_alive_s
             await (self._send_events(send, pause) if self._stream else self._send_whole(send))
