@@ -6,6 +6,7 @@ that role is built, because a process pays for what it imports: only workers imp
 # ruff: noqa: PLC0415 - see above
 
 import asyncio
+import platform
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 import uvloop
 
+from actorlm import __version__
 from actorlm.actors.membership import Membership
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE, Config
@@ -111,13 +113,14 @@ def _build_balancer(child: _Child) -> Built:
         inbox=from_peers(child.spec.process.role),
         admits=(Role.FRONTEND, Role.ENGINE),
     )
-    config = child.spec.config
+    config, membership = child.spec.config, child.membership()
+    membership.metrics.set("build_info", 1, (__version__, platform.python_version()))
     has_a_choice, scheduler = config.parallel.data > 1, config.scheduler
     balancer = Balancer(
         child.name,
         child.mailbox,
         server,
-        child.membership(),
+        membership,
         max_imbalance=config.balancing.max_imbalance,
         prefix_affinity=has_a_choice and config.balancing.prefix_affinity and config.cache.prefix_caching,
         room=Room(scheduler.max_waiting + scheduler.max_running, scheduler.max_waiting_tokens),
@@ -204,7 +207,9 @@ def _build_engine(child: _Child) -> Built:
     from actorlm.scheduling.scheduler import Scheduler
 
     spec = child.spec
-    executor = _executor(child)
+    executor, membership, caching = _executor(child), child.membership(), spec.config.cache.prefix_caching
+    described = (str(spec.process.index), str(BLOCK_SIZE), str(_num_blocks(spec)), str(caching))
+    membership.metrics.set("cache_config_info", 1, described)
     engine = EngineCore(
         child.name,
         child.mailbox,
@@ -214,14 +219,14 @@ def _build_engine(child: _Child) -> Built:
             num_blocks=_num_blocks(spec),
             max_model_len=spec.model.max_model_len,
             eos_token_ids=spec.model.eos_token_ids,
-            prefix_caching=spec.config.cache.prefix_caching,
+            prefix_caching=caching,
             lanes=spec.config.parallel.pipeline,
         ),
         vocab_size=spec.model.vocab_size,
         executor=executor,
         balancer=child.link("balancer", child.inbox),
         detokenizers=child.detokenizers(),
-        membership=child.membership(),
+        membership=membership,
         announcement=ReplicaAnnounced(
             spec.process.index, spec.topology.kv_cache_tokens, spec.config.scheduler.max_num_seqs
         ),

@@ -13,8 +13,13 @@ if TYPE_CHECKING:
 
 PREFIX = "actorlm:"
 
-_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0)
+_SECONDS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0),
+)
 _TOKENS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0)
+_STEP_TOKENS = tuple(float(2**power) for power in range(15))
+_FEW = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 
 
 class Metric(NamedTuple):
@@ -35,7 +40,30 @@ METRICS: dict[str, Metric] = {
     "prefix_cache_hits": Metric("counter", "Prompt tokens found in the prefix cache.", ("engine",)),
     "num_preemptions": Metric("counter", "Requests preempted to free KV blocks.", ("engine",)),
     "engine_steps": Metric("counter", "Steps computed.", ("engine",)),
-    "iteration_tokens": Metric("counter", "Tokens computed, prompt and generated.", ("engine",)),
+    "iteration_tokens_total": Metric(
+        "histogram", "Tokens computed in a step, prompt and generated.", ("engine",), _STEP_TOKENS
+    ),
+    "request_queue_time_seconds": Metric(
+        "histogram", "Time from a request's arrival at its replica to its first step.", ("engine",), _SECONDS
+    ),
+    "request_prefill_time_seconds": Metric(
+        "histogram", "Time from a request's first step to its first token.", ("engine",), _SECONDS
+    ),
+    "request_decode_time_seconds": Metric(
+        "histogram", "Time from a request's first token to its end.", ("engine",), _SECONDS
+    ),
+    "request_inference_time_seconds": Metric(
+        "histogram", "Time from a request's first step to its end, of those that had a token.", ("engine",), _SECONDS
+    ),
+    "request_prefill_kv_computed_tokens": Metric(
+        "histogram", "Prompt tokens of a request that were computed, not found in the cache.", ("engine",), _TOKENS
+    ),
+    "request_num_preemptions": Metric("histogram", "How often a request was preempted.", ("engine",), _FEW),
+    "cache_config_info": Metric(
+        "gauge",
+        "The KV cache of a replica, in labels; its value is 1.",
+        ("engine", "block_size", "num_gpu_blocks", "enable_prefix_caching"),
+    ),
     "engine_requests_started": Metric("counter", "Requests that the balancer has sent to a replica.", ("engine",)),
     "engine_expected_work": Metric(
         "gauge", "What a replica has left to do, as the balancer sees it, in tokens; a generated one is 4.", ("engine",)
@@ -47,18 +75,36 @@ METRICS: dict[str, Metric] = {
         "gauge", "Bytes of the checkpoint's tensors that a worker has read: its own share.", ("engine", "rank")
     ),
     "prompt_tokens": Metric("counter", "Prompt tokens of finished requests."),
+    "prompt_tokens_cached": Metric("counter", "Those of them that came from the prefix cache."),
     "generation_tokens": Metric("counter", "Tokens generated."),
     "request_success": Metric("counter", "Choices ended, by reason; abort and error included.", ("finished_reason",)),
     "requests_accepted": Metric("counter", "Choices accepted."),
     "requests_resumed": Metric("counter", "Next attempts of choices, by the role that was lost.", ("lost",)),
+    "admission_rejections": Metric(
+        "counter", "Choices refused by a queue or a limit after they were accepted here, by code.", ("reason",)
+    ),
     "time_to_first_token_seconds": Metric("histogram", "Time to the first token.", (), _SECONDS),
     "inter_token_latency_seconds": Metric("histogram", "Time between tokens of one choice.", (), _SECONDS),
+    "request_time_per_output_token_seconds": Metric(
+        "histogram", "Mean time between the tokens of a finished choice.", (), _SECONDS
+    ),
     "e2e_request_latency_seconds": Metric("histogram", "Time from acceptance to the end.", (), _SECONDS),
     "request_prompt_tokens": Metric("histogram", "Prompt tokens of a choice.", (), _TOKENS),
     "request_generation_tokens": Metric("histogram", "Generated tokens of a choice.", (), _TOKENS),
+    "request_params_n": Metric("histogram", "Choices of a request.", (), _FEW),
+    "request_params_max_tokens": Metric("histogram", "max_tokens of a choice.", (), _TOKENS),
+    "build_info": Metric("gauge", "The versions that run, in labels; its value is 1.", ("version", "python")),
     "mailbox_depth": Metric("gauge", "Messages waiting in an actor's mailbox.", ("actor",)),
+    "mailbox_high_water": Metric("gauge", "The largest depth that the mailbox has had.", ("actor",)),
+    "mailbox_capacity": Metric("gauge", "Messages that the mailbox holds at most.", ("actor",)),
     "actor_messages": Metric("counter", "Messages an actor has processed.", ("actor",)),
     "actor_restarts": Metric("counter", "Restarts of an actor after it died.", ("actor",)),
+    "actor_memory_bytes": Metric("gauge", "Resident memory of an actor's process.", ("actor",)),
+    "actor_open_fds": Metric("gauge", "Open descriptors of an actor's process.", ("actor",)),
+    "actor_cpu_seconds": Metric("counter", "Processor time of an actor's process.", ("actor",)),
+    "socket_messages": Metric(
+        "counter", "Messages through a socket, sent or received.", ("actor", "socket", "direction")
+    ),
     "bad_frames": Metric("counter", "Frames dropped because they were no valid message.", ("actor",)),
 }
 
@@ -80,12 +126,13 @@ class Metrics:
         """Sets a gauge, or a counter whose total is kept elsewhere."""
         self._values[metric, labels] = value
 
-    def observe(self, metric: str, value: float, count: int = 1) -> None:
-        """Puts `count` equal observations into a histogram without labels."""
+    def observe(self, metric: str, value: float, count: int = 1, labels: tuple[str, ...] = ()) -> None:
+        """Puts `count` equal observations into a histogram."""
         bounds = METRICS[metric].buckets
         place = bisect_left(bounds, value)
-        self.add(f"{metric}_bucket", count, (f"{bounds[place]:g}" if place < len(bounds) else "+Inf",))
-        self.add(f"{metric}_sum", value * count)
+        bound = f"{bounds[place]:g}" if place < len(bounds) else "+Inf"
+        self.add(f"{metric}_bucket", count, (*labels, bound))
+        self.add(f"{metric}_sum", value * count, labels)
 
     def samples(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         """All series with their values. Histogram buckets are not yet cumulative."""
@@ -120,7 +167,8 @@ class _Families:
             labels = ("model_name", *metric.labels)
             if metric.kind == "histogram":
                 histogram = core.HistogramMetricFamily(PREFIX + name, metric.help, labels=labels)
-                histogram.add_metric([self._model_name], *self._histogram(name, metric.buckets))
+                for values, _ in self._series(f"{name}_sum", metric):
+                    histogram.add_metric([self._model_name, *values], *self._histogram(name, metric.buckets, values))
                 yield histogram
                 continue
             family = kinds[metric.kind](PREFIX + name, metric.help, labels=labels)
@@ -132,9 +180,11 @@ class _Families:
         found = [(labels, value) for (key, labels), value in self._total.items() if key == name]
         return found if found or metric.labels else [((), 0.0)]
 
-    def _histogram(self, name: str, bounds: tuple[float, ...]) -> tuple[list[tuple[str, float]], float]:
+    def _histogram(
+        self, name: str, bounds: tuple[float, ...], labels: tuple[str, ...]
+    ) -> tuple[list[tuple[str, float]], float]:
         cumulative, count = [], 0.0
         for bound in (*(f"{bound:g}" for bound in bounds), "+Inf"):
-            count += self._total.get((f"{name}_bucket", (bound,)), 0.0)
+            count += self._total.get((f"{name}_bucket", (*labels, bound)), 0.0)
             cumulative.append((bound, count))
-        return cumulative, self._total.get((f"{name}_sum", ()), 0.0)
+        return cumulative, self._total.get((f"{name}_sum", labels), 0.0)

@@ -86,7 +86,8 @@ def _metrics() -> Iterator[str]:
     yield "# Metrics"
     yield ""
     yield "`GET /metrics` collects these from all actors of the tree, whichever frontend answers. Each has the label"
-    yield "`model_name`; counters of several frontends are added up."
+    yield "`model_name`; `engine` is a replica's number. Counters and histograms of several frontends are added up."
+    yield "[observability.md](observability.md#metrics) compares them with vLLM's."
     yield ""
     yield from _table("metric", "kind", "labels", "meaning")
     for name, metric in METRICS.items():

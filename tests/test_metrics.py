@@ -41,8 +41,23 @@ def test_histograms_are_cumulative(value, bucket):
     assert page[f"{name}_sum", (model,)] == pytest.approx(2 * value)
 
 
+def test_histograms_of_several_engines_stay_apart():
+    first, second = Metrics(), Metrics()
+    first.observe("request_queue_time_seconds", 0.5, labels=("0",))
+    first.observe("request_queue_time_seconds", 50, labels=("0",))
+    second.observe("request_queue_time_seconds", 2, labels=("1",))
+    page = _page(first, second)
+    name = "actorlm:request_queue_time_seconds"
+    for engine, count, total in (("0", 2, 50.5), ("1", 1, 2)):
+        labels = (("engine", engine), ("model_name", "m"))
+        assert page[f"{name}_count", labels] == page[f"{name}_bucket", (labels[0], ("le", "+Inf"), labels[1])] == count
+        assert page[f"{name}_sum", labels] == total
+    assert page[f"{name}_bucket", (("engine", "0"), ("le", "1"), ("model_name", "m"))] == 1
+
+
 def test_every_family_is_on_an_idle_page():
     page = render([], "m").decode()
     for name, metric in METRICS.items():
-        assert f"# TYPE actorlm:{name}" in page.replace("_total", ""), name
+        suffix = "_total" if metric.kind == "counter" else ""
+        assert f"# TYPE actorlm:{name}{suffix} {metric.kind}\n" in page, name
         assert metric.help in page

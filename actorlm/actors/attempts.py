@@ -142,6 +142,7 @@ class Attempts:
                 self._fail(choice, Poisoned(_verdict(choice, cause)))
                 continue
             outcomes["resumed"] += 1
+            log.debug("interrupted", request_id=choice.trace_id, request=choice.id, cause=cause, tokens=len(choice.ids))
             choice.is_suspect = choice.deaths >= SUSPECT_AFTER
             choice.attempt += 1
             choice.phase = Phase.CLOSED
@@ -163,6 +164,7 @@ class Attempts:
             include_stop=submission.include_stop,
             skip_special_tokens=submission.skip_special_tokens,
             spaces_between_special_tokens=submission.spaces_between_special_tokens,
+            trace_id=choice.trace_id,
         )
         for _ in self._detokenizers:
             choice.detokenizer = next(self._turns)
@@ -175,6 +177,7 @@ class Attempts:
         """Asks for an engine, unless none would be found."""
         if self.fleet.replicas and self._tell(self._balancer, self._request(choice)):
             choice.phase = Phase.SENT
+            log.debug("sent", request_id=choice.trace_id, request=choice.id, attempt=choice.attempt)
         else:
             self._waiting[choice.id] = choice
 

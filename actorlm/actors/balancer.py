@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import assert_never
 
+import structlog
+
 from actorlm.actors.membership import Membership
 from actorlm.actors.roster import Roster
 from actorlm.errors import ActorlmError, Overloaded, ProtocolError, Unavailable
@@ -42,6 +44,8 @@ from actorlm.scheduling.reunion import Attempt, Reunion
 from actorlm.scheduling.trials import Trials
 from actorlm.topology import Role
 from actorlm.wire import Message, int32, int64, read_int32, read_int64
+
+log = structlog.get_logger(__name__)
 
 ITEM_SIZE = 4
 """Bytes of a token id in a column."""
@@ -131,8 +135,12 @@ class Balancer(Actor[Inbox | LinkEvent]):
             choice = self._balance.choose(wish, now)
             self._send(choice.replica, message)
         except (Overloaded, Unavailable) as error:
+            log.debug("no replica", request_id=message.trace_id, request=message.request, error=error.message)
             self._answer(frontend_of(message.request), _refusal(message, error))
             return False
+        log.debug(
+            "routed", request_id=message.trace_id, request=message.request, replica=choice.replica, held=choice.held
+        )
         self._balance.place(wish, choice, now)
         self._count_start(choice)
         return True

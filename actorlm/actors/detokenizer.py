@@ -8,6 +8,8 @@ import asyncio
 from collections import defaultdict
 from typing import NamedTuple, assert_never
 
+import structlog
+
 from actorlm.actors.membership import Membership
 from actorlm.actors.roster import Roster
 from actorlm.errors import ActorlmError, ProtocolError
@@ -27,6 +29,8 @@ from actorlm.text.detokenize import TextStream
 from actorlm.text.tokenizer import Tokenizer
 from actorlm.wire import Message, read_int32, read_int64
 
+log = structlog.get_logger(__name__)
+
 RETRY_S = 0.02
 """Pause before deltas are offered again to a frontend that had no room for them."""
 
@@ -35,6 +39,7 @@ class _OpenText(NamedTuple):
     frontend: str
     attempt: int
     stream: TextStream
+    trace_id: str
 
 
 class Detokenizer(Actor[Inbox | LinkEvent]):
@@ -95,7 +100,8 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
         except ProtocolError as error:  # nothing will come of this attempt, so its frontend must know
             self._answer(sender, RequestRefused(message.request, message.attempt, 500, "internal_error", error.message))
             raise
-        self._open[message.request] = _OpenText(sender, message.attempt, stream)
+        self._open[message.request] = _OpenText(sender, message.attempt, stream, message.trace_id)
+        log.debug("text opened", request_id=message.trace_id, request=message.request, attempt=message.attempt)
         self._answer(sender, Opened(message.request, message.attempt))
 
     def _stream(self, message: Open) -> TextStream:
@@ -138,6 +144,7 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
             )
             if piece.finish:
                 del self._open[request]
+                log.debug("text ended", request_id=text.trace_id, request=request, reason=piece.finish.name.lower())
 
     def _close(self, sender: str, requests: "memoryview[int]") -> None:
         for request in requests:

@@ -13,11 +13,12 @@ got, or may not have got, are lost: they end here, and their frontends begin the
 import asyncio
 from asyncio import Future
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import assert_never
 
 from msgspec import structs
 
+from actorlm.actors.lives import Lives
 from actorlm.actors.membership import Membership
 from actorlm.actors.text_port import TextPort
 from actorlm.errors import ActorlmError, BadRequest, ExecutorFailed
@@ -34,7 +35,7 @@ from actorlm.runtime.errors import NotConnected, PeerFull
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Link
-from actorlm.scheduling.core import Core, Step
+from actorlm.scheduling.core import Core, Step, Witness
 from actorlm.scheduling.request import Request
 from actorlm.scheduling.scheduler import Sampled, Scheduler
 from actorlm.topology import Role
@@ -63,10 +64,11 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         detokenizers: Mapping[int, Link],
         membership: Membership,
         announcement: ReplicaAnnounced,
+        witnesses: Sequence[Witness] = (),
     ) -> None:
         super().__init__(name, mailbox)
         self._replica = replica
-        self._core = Core(scheduler, vocab_size)
+        self._core = Core(scheduler, vocab_size, (Lives(replica, scheduler, membership.metrics), *witnesses))
         self._scheduler = scheduler
         self._executor = executor
         self._balancer = balancer
@@ -183,7 +185,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
     def _abort(self, requests: Iterable[int]) -> None:
         requests = list(requests)
         self._ended += [request for request in requests if self._early.pop(request, None)]
-        self._ended += self._scheduler.abort(requests)
+        self._ended += self._core.abort(requests)
         self._wake.set()
 
     def _deliver(self, sampled: list[Sampled], scores: Mapping[Request, Scores]) -> None:
@@ -278,7 +280,6 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             ("prefix_cache_hits", scheduler.prefix_hits),
             ("num_preemptions", scheduler.num_preemptions),
             ("engine_steps", self._core.steps),
-            ("iteration_tokens", self._core.tokens),
         ):
             metrics.set(metric, value, labels)
 

@@ -162,7 +162,10 @@ class Frontend(Actor[Inbox | LinkEvent]):
         generation.begin(choices)
         self._open.update({choice.id: choice for choice in choices})
         self._metrics.add("requests_accepted", len(choices))
+        self._metrics.observe("request_params_n", len(choices))
         for choice in choices:
+            self._metrics.observe("request_params_max_tokens", choice.submission.sampling.max_tokens)
+            log.debug("accepted", request_id=trace_id, request=choice.id, choice=choice.index)
             if choice.id in self._open:  # none is left once one has failed
                 self._attempts.begin(choice)
         return generation
@@ -195,6 +198,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
             if counts[row] or finish:
                 self._observe(choice, counts[row], now)
             if finish:
+                self._metrics.add("prompt_tokens_cached", cached[row] if choice.cached is None else choice.cached)
                 self._complete(choice, finish, now)
             reason = FINISH_REASONS.get(finish)
             known = None if scores is None else choice.take_scores(scores[row])
@@ -208,6 +212,8 @@ class Frontend(Actor[Inbox | LinkEvent]):
     def _observe(self, choice: Choice, count: int, now: float) -> None:
         if choice.last_token_at is None:
             self._metrics.observe("time_to_first_token_seconds", now - choice.created_at)
+            choice.first_token_at = now
+            log.debug("first text", request_id=choice.trace_id, request=choice.id, seconds=now - choice.created_at)
         elif count:
             self._metrics.observe("inter_token_latency_seconds", (now - choice.last_token_at) / count, count)
         self._metrics.add("generation_tokens", count)
@@ -222,12 +228,16 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._metrics.add("prompt_tokens", prompt)
         self._metrics.observe("request_prompt_tokens", prompt)
         self._metrics.observe("e2e_request_latency_seconds", now - choice.created_at)
+        if choice.first_token_at is not None and len(choice.ids) > 1:
+            mean = (now - choice.first_token_at) / (len(choice.ids) - 1)
+            self._metrics.observe("request_time_per_output_token_seconds", mean)
         self._end(choice, FINISH_REASONS[finish])
 
     def _end(self, choice: Choice, reason: str) -> None:
         """The one place where a choice leaves the table, whatever ended it."""
         del self._open[choice.id]
         self._metrics.add("request_success", 1, (reason,))
+        log.debug("ended", request_id=choice.trace_id, request=choice.id, reason=reason, tokens=len(choice.ids))
         self._metrics.observe("request_generation_tokens", len(choice.ids))
         self._report_drained()
 
@@ -269,6 +279,8 @@ class Frontend(Actor[Inbox | LinkEvent]):
     def _refused(self, message: RequestRefused) -> None:
         if not self._attempts.refused(message):
             error = from_wire(message.status, message.code, message.message, message.param)
+            if isinstance(error, Overloaded):
+                self._metrics.add("admission_rejections", 1, (str(error.code),))
             self._fail(self._open[message.request].generation, error)
 
     # The tree around it.

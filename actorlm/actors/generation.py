@@ -53,6 +53,7 @@ class Choice:
     is_suspect: bool = False
     cached: int | None = None
     """Of the prompt, from the prefix cache, as it was when the first token came."""
+    first_token_at: float | None = None
     last_token_at: float | None = None
     scored: int = 1
     """The first position of the prompt whose log-probabilities have not come."""

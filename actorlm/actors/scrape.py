@@ -1,7 +1,11 @@
 """Collecting the metrics of all actors for one scrape."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from actorlm.messages.actor import CollectMetrics, MetricSample, MetricsCollected
@@ -51,6 +55,35 @@ class Scrapes:
 
 def samples_of(actor: Actor[Any], tallies: Iterable[Tally]) -> list[MetricSample]:
     """The metrics that every actor has; `tallies` are those of its sockets."""
-    dropped = sum(tally.dropped.total() for tally in (actor.tally, *tallies))
-    counts = {"mailbox_depth": actor.mailbox.depth, "actor_messages": actor.processed, "bad_frames": dropped}
-    return [MetricSample(metric, (actor.name,), value) for metric, value in counts.items()]
+    sockets = tuple(tallies)
+    counts = {
+        "mailbox_depth": actor.mailbox.depth,
+        "mailbox_high_water": actor.mailbox.high_water,
+        "mailbox_capacity": actor.mailbox.capacity,
+        "actor_messages": actor.processed,
+        "bad_frames": sum(tally.dropped.total() for tally in (actor.tally, *sockets)),
+        **_process(),
+    }
+    own = [MetricSample(metric, (actor.name,), value) for metric, value in counts.items()]
+    return [*own, *_messages(actor.name, sockets)]
+
+
+def _process() -> dict[str, float]:
+    """What this process takes of its machine."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "actor_memory_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+        "actor_open_fds": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        "actor_cpu_seconds": time.process_time(),
+    }
+
+
+def _messages(actor: str, tallies: Iterable[Tally]) -> Iterator[MetricSample]:
+    """Sockets are named without the directory of this run, so that a series goes on after a restart."""
+    total: Counter[tuple[str, str]] = Counter()
+    for tally in tallies:
+        kind, _, address = tally.socket.partition(" ")
+        name = f"{kind} {address.rpartition('/')[2]}"
+        total[name, "sent"] += tally.sent
+        total[name, "received"] += tally.received
+    return (MetricSample("socket_messages", (actor, *key), value) for key, value in total.items())

@@ -6,12 +6,17 @@ The same object runs on a thread of its EngineCore (inline executor) and in a pr
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import structlog
+
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
 from actorlm.errors import ProtocolError
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import RunStep
 from actorlm.topology import ONLY, Place
+from actorlm.wire import read_int32
+
+log = structlog.get_logger(__name__)
 
 PATIENCE_S = 600.0
 """Time after which a rank no longer waits for another one. Their supervisor notices a death or a hang long before."""
@@ -40,6 +45,8 @@ class Worker:
         self._runner = runner
         self.last_step = -1
         self.doing = "idle"
+        self._trace_ids: dict[int, str] = {}
+        """Of the requests that entered each slot last, for logs."""
         self.callable: dict[str, Callable[..., Any]] = {"describe": self.describe}
         """The only methods that `call` reaches."""
 
@@ -54,10 +61,22 @@ class Worker:
     def execute(self, step: RunStep) -> StepDone | None:
         """Computes one step, which the output rank answers."""
         self.doing = f"step {step.step}"
-        done = self._runner.execute(step)
+        for added in step.added:
+            self._trace_ids[added.slot] = added.trace_id
+            log.debug("entered slot", request_id=added.trace_id, slot=added.slot, step=step.step)
+        try:
+            done = self._runner.execute(step)
+        except Exception as error:
+            self._tell_of_failure(step, error)
+            raise
         self.last_step = step.step
         self.doing = "idle"
         return done
+
+    def _tell_of_failure(self, step: RunStep, error: Exception) -> None:
+        """Whose step it was: who receives the error knows no requests. It comes with its traceback there."""
+        whose = [self._trace_ids.get(slot, "") for slot in read_int32(step.slots)]
+        log.error("step failed", step=step.step, request_ids=whose, error=f"{type(error).__name__}: {error}")
 
     def call(self, method: str, args: Sequence[Any]) -> Any:
         """The result of a method by name. Raises ProtocolError for one that is not listed."""

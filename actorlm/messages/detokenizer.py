@@ -24,7 +24,7 @@ class Open(Message):
     """Hold text state for one attempt of one request; answered by Opened.
 
     `context_ids` are the last ids of the prompt, so that the first new token joins them correctly.
-    `generated_ids` were delivered by earlier attempts, as `delivered_characters` of text.
+    `generated_ids` were delivered by earlier attempts, as `delivered_characters` of text. `trace_id` is for logs.
     """
 
     request: RequestId
@@ -36,6 +36,7 @@ class Open(Message):
     include_stop: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    trace_id: str = ""
 
     def check(self) -> None:
         """Raises ProtocolError for ids that are none, which decoding does not see."""

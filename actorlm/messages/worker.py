@@ -11,13 +11,15 @@ from actorlm.wire import Int32, Message
 class AddRequest(Message):
     """A request enters a slot, for the first time or after a preemption. Part of RunStep, not sent alone.
 
-    `token_ids` are all ids known so far, prompt and generated; `prompt_length` says how many are prompt.
+    `token_ids` are all ids known so far, prompt and generated; `prompt_length` says how many are prompt. `trace_id` is
+    for logs.
     """
 
     slot: int
     token_ids: Int32
     prompt_length: int
     sampling: SamplingParams
+    trace_id: str = ""
 
 
 class RunStep(Message):

@@ -4,10 +4,10 @@ Owns: the scheduler, and the count of steps and tokens. Pure, so that the Engine
 shells around one object. Must not know: sockets, text, who runs a step and where.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from actorlm.errors import BadRequest
+from actorlm.errors import ActorlmError, BadRequest
 from actorlm.logprobs import Logprobs, Scores, unpack
 from actorlm.messages.engine import Generate
 from actorlm.messages.executor import StepDone
@@ -34,17 +34,48 @@ class Gain(NamedTuple):
     scores: Mapping[Request, Scores]
 
 
-class Core:
-    """The scheduler of one replica, whose model has the token ids 0 to `vocab_size` - 1, and what drives it."""
+class Witness(Protocol):
+    """Is told of all that goes into a core and comes out of it, when it has happened. Changes nothing."""
 
-    def __init__(self, scheduler: Scheduler, vocab_size: int) -> None:
+    def admitted(self, message: Generate, refusal: ActorlmError | None) -> None:
+        """A request was accepted, or refused."""
+
+    def aborted(self, requests: Sequence[int], ended: Sequence[int]) -> None:
+        """An abort of `requests` has ended these."""
+
+    def planned(self, plan: StepPlan | None) -> None:
+        """A step was planned, or none for want of something to compute."""
+
+    def took(self, step: Step, done: StepDone, gain: Gain) -> None:
+        """The answer to a step was taken in."""
+
+
+class Core:
+    """The scheduler of one replica, whose model has the token ids 0 to `vocab_size` - 1, and what drives it.
+
+    `witnesses` are told of everything, in their order.
+    """
+
+    def __init__(self, scheduler: Scheduler, vocab_size: int, witnesses: Sequence[Witness] = ()) -> None:
         self.scheduler = scheduler
         self.steps = 0
         self.tokens = 0
         self._vocab_size = vocab_size
+        self._witnesses = witnesses
 
     def admit(self, message: Generate) -> None:
         """Accepts a request, which then ends exactly once. Raises ActorlmError for one that cannot be served."""
+        refusal: ActorlmError | None = None
+        try:
+            self._admit(message)
+        except ActorlmError as error:
+            refusal = error
+            raise
+        finally:
+            for witness in self._witnesses:
+                witness.admitted(message, refusal)
+
+    def _admit(self, message: Generate) -> None:
         if message.deadline_ms is not None:
             raise BadRequest("deadline_ms is set; this version keeps no deadlines")
         check_sampling(message.sampling, self._vocab_size, self.scheduler.eos_token_ids)
@@ -53,9 +84,21 @@ class Core:
             check_token("prompt", max(ids), self._vocab_size)
         self.scheduler.add(Request.from_generate(message))
 
+    def abort(self, requests: Iterable[int]) -> list[int]:
+        """Ends requests in whatever phase they are; returns those that ended now. Unknown ids have ended before."""
+        asked = list(requests)
+        ended = self.scheduler.abort(asked)
+        for witness in self._witnesses:
+            witness.aborted(asked, ended)
+        return ended
+
     def next_step(self) -> Step | None:
         """The next step, or None when there is nothing to compute now, or enough is in flight."""
-        plan = self.scheduler.plan() if self.scheduler.may_plan else None
+        if not self.scheduler.may_plan:
+            return None
+        plan = self.scheduler.plan()
+        for witness in self._witnesses:
+            witness.planned(plan)
         return None if plan is None else Step(plan, encode(plan))
 
     def take(self, step: Step, done: StepDone) -> Gain:
@@ -64,7 +107,10 @@ class Core:
         sampled = self.scheduler.apply(step.plan, read_int32(done.tokens))
         self.steps += 1
         self.tokens += sum(step.plan.counts)
-        return Gain(sampled + self._scored_alone(scores, sampled) if scores else sampled, scores)
+        gain = Gain(sampled + self._scored_alone(scores, sampled) if scores else sampled, scores)
+        for witness in self._witnesses:
+            witness.took(step, done, gain)
+        return gain
 
     def _scored_alone(self, scores: Mapping[Request, Scores], sampled: list[Sampled]) -> list[Sampled]:
         """Rows of requests that gained scores of their prompts and no token."""

@@ -15,6 +15,8 @@ class StepPlan:
     step: int
     released: list[int] = field(default_factory=list)
     added: list[AddRequest] = field(default_factory=list)
+    entered: list[Request] = field(default_factory=list)
+    """The requests of `added`."""
     block_slots: list[int] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
@@ -31,7 +33,8 @@ class StepPlan:
     def add_request(self, request: Request) -> None:
         """The request enters its slot, with the blocks that it has."""
         ids = request.token_ids.tobytes()
-        self.added.append(AddRequest(request.slot, ids, request.prompt_length, request.sampling))
+        self.added.append(AddRequest(request.slot, ids, request.prompt_length, request.sampling, request.trace_id))
+        self.entered.append(request)
         self.add_blocks(request, request.blocks)
 
     def add_blocks(self, request: Request, blocks: Iterable[int]) -> None:

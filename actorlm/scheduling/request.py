@@ -58,6 +58,8 @@ class Request:
     weight: float = 1.0
     is_suspect: bool = False
     """Whether it is computed in steps of its own, until it has a token, because replicas may have died of it."""
+    trace_id: str = ""
+    """What the client calls it, for logs."""
 
     rank: tuple[int, int] = (0, -1)
     """Its place, the lowest first: among those of its tenant that never ran, then, for life, among those that have."""
@@ -70,6 +72,7 @@ class Request:
     num_computed: int = 0
     num_pending: int = 0
     num_cached: int = 0
+    num_preemptions: int = 0
     steps_in_flight: int = 0
 
     block_hashes: list[bytes] = field(default_factory=list)
@@ -99,6 +102,7 @@ class Request:
             tenant=message.tenant,
             weight=message.weight,
             is_suspect=message.suspect,
+            trace_id=message.trace_id,
         )
 
     @property

@@ -266,6 +266,7 @@ class Scheduler:
         self._running.remove(request)
         self._waiting.put_back(request)
         self.num_preemptions += 1
+        request.num_preemptions += 1
 
     def _plan_prefills(self, step: StepPlan, prefills: list[Request]) -> None:
         """Divides the tokens that decodes have left among running prefills and those it admits."""

@@ -1,6 +1,7 @@
 """Logs of whole trees as machines read them: every line is an object, whatever happens."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from tree import until
@@ -37,3 +38,55 @@ def test_a_tree_that_cannot_start_says_so_in_the_same_format(start):
     assert tree.wait() != 0
     assert lines_of(tree)[-1]["level"] == "error"
     assert "/nowhere/model" in lines_of(tree)[-1]["event"]
+
+
+WAY = [
+    ("frontend-0", "accepted"), ("detokenizer-0", "text opened"), ("frontend-0", "sent"), ("balancer", "routed"),
+    ("engine-0", "admitted"), ("engine-0", "entered slot"), ("worker-0-0", "entered slot"), ("engine-0", "first token"),
+    ("frontend-0", "first text"), ("engine-0", "left"), ("detokenizer-0", "text ended"), ("frontend-0", "ended"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def debug_tree(tree_of):
+    return tree_of(
+        "--model-impl", "null", "--executor", "broadcast", "--log-format", "json", "--log-level", "debug"
+    )  # fmt: skip
+
+
+def of(tree, request_id):
+    """What each actor said of a request, sorted by the time at which it was said."""
+    lines = [line for line in lines_of(tree) if line.get("request_id") == request_id]
+    return [(line["actor"], line["event"]) for line in sorted(lines, key=lambda line: line["timestamp"])]
+
+
+def test_each_process_says_what_it_does_with_a_request(debug_tree):
+    tree = debug_tree
+    body = {"model": tree.model, "prompt": "a", "max_tokens": 4, "ignore_eos": True}
+    answer = tree.client.post("/v1/completions", json=body, headers={"x-request-id": "mine-1"})
+    assert answer.headers["x-request-id"] == "mine-1"
+    until(lambda: set(WAY) <= set(of(tree, "mine-1")), 10)
+    said = of(tree, "mine-1")
+    for before, after in pairwise(WAY[:8]):
+        assert said.index(before) < said.index(after)
+    assert len(said) == len(set(said)) == len(WAY)
+
+
+def test_choices_and_refusals_are_told_by_the_same_id(debug_tree):
+    tree = debug_tree
+    body = {"model": tree.model, "prompt": "a", "max_tokens": 2, "n": 3}
+    assert tree.client.post("/v1/completions", json=body, headers={"x-request-id": "mine-2"}).status_code == 200
+    until(lambda: of(tree, "mine-2").count(("engine-0", "left")) == 3, 10)
+    choices = {line["request"] for line in lines_of(tree) if line.get("request_id") == "mine-2" and "request" in line}
+    assert len(choices) == 3
+
+
+def test_what_a_client_leaves_is_told_by_its_id(debug_tree):
+    tree = debug_tree
+    body = {"model": tree.model, "prompt": "a", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
+    with tree.client.stream("POST", "/v1/completions", json=body, headers={"x-request-id": "mine-3"}) as answer:
+        next(answer.iter_lines())
+    until(lambda: ("engine-0", "left") in of(tree, "mine-3"), 10)
+    (left,) = [line for line in lines_of(tree) if (line.get("request_id"), line["event"]) == ("mine-3", "left")]
+    assert left["reason"] == "abort"
+    assert left["tokens"] > 0
