@@ -13,6 +13,7 @@ from actorlm import __version__
 from actorlm.cli_api_keys import api_keys
 from actorlm.cli_end import FAILED, MISUSED, finish, logged
 from actorlm.cli_remote import bench_serve, chat
+from actorlm.cli_replay import replay
 from actorlm.config import Config, environment
 from actorlm.errors import ConfigError
 from actorlm.offline.options import OFFLINE_OPTIONS
@@ -223,6 +224,7 @@ def bench() -> None:
 bench.add_command(bench_serve)
 main.add_command(chat)
 main.add_command(api_keys)
+main.add_command(replay)
 
 
 def _count(name: str, default: int, least: int, help_text: str) -> Callable[[Any], Any]:

@@ -224,6 +224,13 @@ class ObservabilityConfig(_Section, frozen=True):
         "console"
     )
     log_requests: Annotated[bool, option("log a line when an HTTP request has been answered")] = False
+    record_dir: Annotated[
+        str | None, option("directory in which each EngineCore records what its scheduler does, for `actorlm replay`")
+    ] = None
+    record_redacted: Annotated[
+        bool, option("replace the token ids of a recording by others that lead to the same decisions")
+    ] = True
+    record_max_mib: Annotated[int, option("size at which a recording ends", unit="MiB", ge=1)] = 1024
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

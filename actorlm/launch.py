@@ -204,12 +204,22 @@ HTTP_GRACE_S = 2.0
 def _build_engine(child: _Child) -> Built:
     from actorlm.actors.engine import EngineCore
     from actorlm.messages.balancer import ReplicaAnnounced
+    from actorlm.recording.begin import begin
     from actorlm.scheduling.scheduler import Scheduler
 
     spec = child.spec
     executor, membership, caching = _executor(child), child.membership(), spec.config.cache.prefix_caching
     described = (str(spec.process.index), str(BLOCK_SIZE), str(_num_blocks(spec)), str(caching))
     membership.metrics.set("cache_config_info", 1, described)
+    recorder = begin(
+        spec.config,
+        actor=child.name,
+        pid=child.identity.pid,
+        kv_cache_tokens=spec.topology.kv_cache_tokens,
+        max_model_len=spec.model.max_model_len,
+        vocab_size=spec.model.vocab_size,
+        eos_token_ids=spec.model.eos_token_ids,
+    )
     engine = EngineCore(
         child.name,
         child.mailbox,
@@ -230,8 +240,15 @@ def _build_engine(child: _Child) -> Built:
         announcement=ReplicaAnnounced(
             spec.process.index, spec.topology.kv_cache_tokens, spec.config.scheduler.max_num_seqs
         ),
+        witnesses=[recorder] if recorder else (),
     )
-    return engine, executor.stop
+
+    async def finish() -> None:
+        if recorder is not None:
+            recorder.close()
+        await executor.stop()
+
+    return engine, finish
 
 
 def _executor(child: _Child) -> Any:

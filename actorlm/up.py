@@ -24,6 +24,7 @@ from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.planning import child_environment, find_model, kernels, plan_tree
 from actorlm.policies import supervision
+from actorlm.recording.begin import check_directory
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess, SupervisedProcess
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.launched import LaunchedProcess
@@ -61,6 +62,8 @@ def run_tree(config: Config, launched: Callable[[], Mapping[int, LaunchedProcess
     check_files(config.http)
     listener = listen(config)
     try:
+        if config.observability.record_dir is not None:
+            check_directory(config.observability.record_dir)
         model = find_model(config, screen.bar)
         screen.line(f"{'kernels':>14}  {kernels(config)}")
         signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)  # until the directory is sure to go

@@ -133,14 +133,13 @@ class Balancer(Actor[Inbox | LinkEvent]):
         wish, now = self._wish(message), time.monotonic()
         try:
             choice = self._balance.choose(wish, now)
-            self._send(choice.replica, message)
+            replica, held = choice.replica, choice.held
+            log.debug("routed", request_id=message.trace_id, request=message.request, replica=replica, held=held)
+            self._send(replica, message)
         except (Overloaded, Unavailable) as error:
             log.debug("no replica", request_id=message.trace_id, request=message.request, error=error.message)
             self._answer(frontend_of(message.request), _refusal(message, error))
             return False
-        log.debug(
-            "routed", request_id=message.trace_id, request=message.request, replica=choice.replica, held=choice.held
-        )
         self._balance.place(wish, choice, now)
         self._count_start(choice)
         return True

@@ -35,7 +35,7 @@ class Gain(NamedTuple):
 
 
 class Witness(Protocol):
-    """Is told of all that goes into a core and comes out of it, when it has happened. Changes nothing."""
+    """Is told of all that goes into a core and comes out of it, when it has happened or failed. Changes nothing."""
 
     def admitted(self, message: Generate, refusal: ActorlmError | None) -> None:
         """A request was accepted, or refused."""
@@ -96,21 +96,30 @@ class Core:
         """The next step, or None when there is nothing to compute now, or enough is in flight."""
         if not self.scheduler.may_plan:
             return None
-        plan = self.scheduler.plan()
-        for witness in self._witnesses:
-            witness.planned(plan)
+        plan: StepPlan | None = None
+        try:
+            plan = self.scheduler.plan()
+        finally:
+            for witness in self._witnesses:
+                witness.planned(plan)
         return None if plan is None else Step(plan, encode(plan))
 
     def take(self, step: Step, done: StepDone) -> Gain:
         """Takes in the answer to the oldest step that has none. Raises ProtocolError for one that does not fit it."""
+        gain = Gain([], {})
+        try:
+            gain = self._take(step, done)
+        finally:
+            for witness in self._witnesses:
+                witness.took(step, done, gain)
+        return gain
+
+    def _take(self, step: Step, done: StepDone) -> Gain:
         scores = {} if done.logprobs is None else _scores(step.plan, done.logprobs)
         sampled = self.scheduler.apply(step.plan, read_int32(done.tokens))
         self.steps += 1
         self.tokens += sum(step.plan.counts)
-        gain = Gain(sampled + self._scored_alone(scores, sampled) if scores else sampled, scores)
-        for witness in self._witnesses:
-            witness.took(step, done, gain)
-        return gain
+        return Gain(sampled + self._scored_alone(scores, sampled) if scores else sampled, scores)
 
     def _scored_alone(self, scores: Mapping[Request, Scores], sampled: list[Sampled]) -> list[Sampled]:
         """Rows of requests that gained scores of their prompts and no token."""
