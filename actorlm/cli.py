@@ -12,6 +12,7 @@ from click.exceptions import NoArgsIsHelpError
 from actorlm import __version__
 from actorlm.cli_api_keys import api_keys
 from actorlm.cli_end import FAILED, MISUSED, finish, logged
+from actorlm.cli_keys import keys
 from actorlm.cli_remote import bench_serve, chat
 from actorlm.cli_replay import replay
 from actorlm.config import Config, environment
@@ -225,6 +226,7 @@ bench.add_command(bench_serve)
 main.add_command(chat)
 main.add_command(api_keys)
 main.add_command(replay)
+main.add_command(keys)
 
 
 def _count(name: str, default: int, least: int, help_text: str) -> Callable[[Any], Any]:

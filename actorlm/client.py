@@ -27,6 +27,7 @@ from actorlm.errors import BadRequest, Unavailable
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.frontend import Chat, Complete
 from actorlm.params import SamplingParams, checked
+from actorlm.runtime.curve import Security
 from actorlm.runtime.errors import MessageTooLarge
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
@@ -57,22 +58,34 @@ class Usage(msgspec.Struct, frozen=True):
 class Client:
     """A connection to one frontend of a tree, for use with `async with`. It is made again whenever it is lost.
 
-    `address` is an `ipc://` address as `actorlm ps` shows it, a loopback `tcp://` one, or a tree's run directory;
-    without it the only running tree of this user is meant. `timeout_s` is how long entering, and each request, waits
-    for a connection.
+    `address` is an `ipc://` address as `actorlm ps` shows it, a `tcp://` one, or a tree's run directory; without it
+    the only running tree of this user is meant. `keys` is a directory of keys with one of role client: a `tcp://`
+    address then takes keys, which one beyond this machine must, unless it is `insecure`. `timeout_s` is how long
+    entering, and each request, waits for a connection.
     """
 
-    def __init__(self, address: str | Path | None = None, *, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        address: str | Path | None = None,
+        *,
+        keys: str | Path | None = None,
+        insecure: bool = False,
+        timeout_s: float = 10.0,
+    ) -> None:
         self._address = address
+        self._keys = keys
+        self._insecure = insecure
         self._timeout_s = timeout_s
         self._network: Network | None = None
         self._actor: ClientActor | None = None
         self._running: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Connects. Raises Unavailable, ProtocolError if the server is of another version, ConfigError."""
+        """Connects. Raises Unavailable, ProtocolError if the server refuses this version or key, ConfigError."""
         address = frontend_address(self._address)
-        await self._connect(address, ZeroMQNetwork(protocol(), high_water=HIGH_WATER))
+        security = Security.of(self._keys, Role.CLIENT, insecure=self._insecure)
+        security.keys_for(address)  # before there is anything to close
+        await self._connect(address, ZeroMQNetwork(protocol(), high_water=HIGH_WATER, security=security))
         return self
 
     async def __aexit__(
@@ -143,6 +156,7 @@ class Client:
             link = network.connect(
                 address,
                 peer=f"the frontend at {address}",
+                peer_role=Role.FRONTEND,
                 identity=this_process(Role.CLIENT, name),
                 mailbox=mailbox,
                 inbox=INBOXES[Role.CLIENT],

@@ -1,6 +1,6 @@
 """Where a client finds a frontend: from an address, a run directory, or nothing, to one address that may be used."""
 
-import ipaddress
+import re
 import secrets
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from actorlm.topology import Role
 def frontend_address(where: str | Path | None) -> str:
     """An `ipc://` or `tcp://` address, a run directory as `actorlm ps` shows it, or None for the one that runs.
 
-    Of several frontends one is chosen at random. Raises ConfigError for what is no address, for one beyond this
-    machine, and if several trees run; Unavailable if none does.
+    Of several frontends one is chosen at random. Raises ConfigError for what is no address, and if several trees run;
+    Unavailable if none does.
     """
     if where is None:
         return _of_directory(_only_running())
@@ -27,18 +27,8 @@ def _check(address: str) -> None:
     scheme, _, rest = address.partition("://")
     if scheme not in ("ipc", "tcp"):
         raise ConfigError(f"{address} begins with {scheme}://; a client connects to ipc:// or tcp://")
-    if scheme == "tcp" and not _is_loopback(rest.rpartition(":")[0]):
-        raise ConfigError(
-            f"{address} leads beyond this machine, where anybody could read and answer: connect to ipc://,"
-            " to a loopback address, or use HTTP with --api-key"
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+    if scheme == "tcp" and not re.fullmatch(r"[^:*]+:[0-9]+|\[[0-9A-Fa-f:]+\]:[0-9]+", rest):
+        raise ConfigError(f"{address} is no address; give tcp://HOST:PORT, or tcp://[IPV6]:PORT")
 
 
 def _only_running() -> Path:

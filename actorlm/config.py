@@ -233,6 +233,17 @@ class ObservabilityConfig(_Section, frozen=True):
     record_max_mib: Annotated[int, option("size at which a recording ends", unit="MiB", ge=1)] = 1024
 
 
+class SecurityConfig(_Section, frozen=True):
+    """Security of the sockets between hosts."""
+
+    keys: Annotated[
+        str | None, option("directory of keys that `actorlm keys` made; tcp:// sockets then encrypt and know each peer")
+    ] = None
+    insecure: Annotated[
+        bool, option("let tcp:// sockets beyond this machine do without keys: who reaches them controls the tree")
+    ] = False
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of one tree."""
 
@@ -244,6 +255,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     http: HttpConfig = HttpConfig()
     supervision: SupervisionConfig = SupervisionConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
+    security: SecurityConfig = SecurityConfig()
 
 
 def runtime_directories() -> list[Path]:

@@ -23,6 +23,7 @@ from actorlm.messages.catalog import from_peers, protocol
 from actorlm.metrics import Metrics
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.child import leave_with_supervisor
+from actorlm.runtime.curve import Security
 from actorlm.runtime.identity import Identity, this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.network import Link
@@ -63,7 +64,9 @@ class _Child:
         """Builds the actor and runs it."""
         asyncio.get_running_loop().add_reader(0, leave_with_supervisor)
         self.identity: Identity = this_process(self.spec.process.role, self.name)
-        self.network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY)
+        config = self.spec.config.security
+        self.security = Security.of(config.keys, self.spec.process.role, insecure=config.insecure)
+        self.network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY, security=self.security)
         self.mailbox: Mailbox[Any] = Mailbox(self.name, MAILBOX_CAPACITY, Overflow.PAUSE)
         actor, finish = BUILDERS[self.spec.process.role](self)
         try:
@@ -269,7 +272,7 @@ def _executor(child: _Child) -> Any:
     from actorlm.executors.sockets import lead
 
     sockets = spec.topology.replica_sockets(spec.process.index)
-    executor, publisher = lead(child.network, sockets, child.identity, ranks, spec.incarnation)
+    executor, publisher = lead(child.network, sockets, child.identity, ranks, spec.incarnation, child.security)
     child.network.count(publisher.tally)
     child.network.count(executor.tally)
     return executor
@@ -289,7 +292,7 @@ def _build_worker(child: _Child) -> Built:
         rank=spec.process.place.rank,
         build=lambda: _build_tensor_worker(spec),
         engine=follow(child.network, sockets, child.identity, child.mailbox),
-        subscribe=lambda link: subscriber(sockets, link, spec.incarnation),
+        subscribe=lambda link: subscriber(sockets, link, spec.incarnation, child.security),
         membership=child.membership(Control),
     )
     return worker, _nothing

@@ -106,6 +106,7 @@ METRICS: dict[str, Metric] = {
         "counter", "Messages through a socket, sent or received.", ("actor", "socket", "direction")
     ),
     "bad_frames": Metric("counter", "Frames dropped because they were no valid message.", ("actor",)),
+    "connections_refused": Metric("counter", "Connections between actors refused for want of a key.", ("actor",)),
 }
 
 Series = tuple[str, tuple[str, ...]]

@@ -10,10 +10,11 @@ from actorlm.checkpoint.describe import describe
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.checkpoint.pull import Progress, pulled_path
 from actorlm.checkpoint.resolve import ResolvedModel, resolve
-from actorlm.config import Config
+from actorlm.config import Config, SecurityConfig
 from actorlm.errors import ModelError
 from actorlm.kernels.native import choose_level, describe_choice
-from actorlm.topology import Topology, plan
+from actorlm.runtime.curve import Security
+from actorlm.topology import Role, Topology, plan
 
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPIN_COUNT = "20000"
@@ -87,3 +88,20 @@ def plan_tree(config: Config, model: ModelDescription, directory: str) -> Topolo
     """The topology of this model on this machine. Starts nothing."""
     free_bytes, cores = psutil.virtual_memory().available, len(os.sched_getaffinity(0))
     return plan(config, model, directory=directory, free_bytes=free_bytes, cores=cores)
+
+
+def check_security(config: SecurityConfig, topology: Topology) -> str:
+    """Checks that every TCP socket of the tree may be as it is, and that all keys of this machine are there.
+
+    Returns a warning, or nothing. Raises ConfigError naming the address, or the file, and the way out.
+    """
+    names = [Role.SUPERVISOR, *(socket for process in topology.processes for socket in process.binds)]
+    over_tcp = [address for address in map(topology.address, names) if address.startswith("tcp:")]
+    for role in (Role.SUPERVISOR, *dict.fromkeys(process.role for process in topology.processes)):
+        security = Security.of(config.keys, role, insecure=config.insecure)
+        for address in over_tcp:
+            security.keys_for(address)
+    if not config.insecure:
+        return ""
+    where = f"{len(over_tcp)} TCP sockets, {over_tcp[0]} among them," if over_tcp else "TCP sockets"
+    return f"WARNING: --insecure (security.insecure): {where} need no keys; who reaches them controls the tree"

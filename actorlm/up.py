@@ -22,10 +22,11 @@ from actorlm.errors import ConfigError
 from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
-from actorlm.planning import child_environment, find_model, kernels, plan_tree
+from actorlm.planning import check_security, child_environment, find_model, kernels, plan_tree
 from actorlm.policies import supervision
 from actorlm.recording.begin import check_directory
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess, SupervisedProcess
+from actorlm.runtime.curve import Security
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.launched import LaunchedProcess
 from actorlm.runtime.mailbox import Mailbox, Overflow
@@ -72,6 +73,8 @@ def run_tree(config: Config, launched: Callable[[], Mapping[int, LaunchedProcess
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
             topology = plan_tree(config, model, str(instance.directory))
             _warn_of_short_cache(topology, model, screen)
+            if warning := check_security(config.security, topology):
+                screen.line(warning)
             with _placed(config, topology) as start_worker:
                 spawn = _spawner(config, model, topology, listener, launched(), start_worker)
                 return _supervise(config, model, topology, listener, screen, spawn)
@@ -152,7 +155,8 @@ async def _run(
     config: Config, model: ModelDescription, topology: Topology, listener: socket.socket, screen: Screen, spawn: Spawn
 ) -> Supervisor:
     mailbox: Mailbox[Any] = Mailbox(Role.SUPERVISOR, MAILBOX_CAPACITY, Overflow.PAUSE)
-    network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY)
+    security = Security.of(config.security.keys, Role.SUPERVISOR, insecure=config.security.insecure)
+    network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY, security=security)
     identity = this_process(Role.SUPERVISOR, Role.SUPERVISOR)
     server = network.serve(
         topology.address(Role.SUPERVISOR),

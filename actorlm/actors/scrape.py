@@ -62,6 +62,7 @@ def samples_of(actor: Actor[Any], tallies: Iterable[Tally]) -> list[MetricSample
         "mailbox_capacity": actor.mailbox.capacity,
         "actor_messages": actor.processed,
         "bad_frames": sum(tally.dropped.total() for tally in (actor.tally, *sockets)),
+        "connections_refused": sum(tally.refused for tally in sockets),
         **_process(),
     }
     own = [MetricSample(metric, (actor.name,), value) for metric, value in counts.items()]

@@ -11,6 +11,7 @@ from actorlm.executors.ranks import Ranks
 from actorlm.messages.actor import Control
 from actorlm.messages.catalog import INBOXES
 from actorlm.runtime.broadcast import Publisher, Subscriber, draw_topic
+from actorlm.runtime.curve import NO_KEYS, Security
 from actorlm.runtime.identity import Identity
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.network import Link, Network
@@ -20,10 +21,22 @@ RESULTS_CAPACITY = 65_536
 
 
 def lead(
-    network: Network, sockets: ReplicaSockets, identity: Identity, ranks: Ranks, epoch: int
+    network: Network,
+    sockets: ReplicaSockets,
+    identity: Identity,
+    ranks: Ranks,
+    epoch: int,
+    security: Security = NO_KEYS,
 ) -> tuple[BroadcastExecutor, Publisher[Any]]:
     """The engine's end: an executor of the workers that come. `epoch` is new with each start of the replica."""
-    publisher = Publisher[Any](sockets.steps, epoch=epoch, topic=draw_topic(), inbox=INBOXES["worker"])
+    publisher = Publisher[Any](
+        sockets.steps,
+        epoch=epoch,
+        topic=draw_topic(),
+        inbox=INBOXES["worker"],
+        security=security,
+        admits=(Role.WORKER,),
+    )
     mailbox: Mailbox[Any] = Mailbox(f"{sockets.engine}-results", RESULTS_CAPACITY, Overflow.PAUSE)
     network.serve(
         sockets.workers,
@@ -42,6 +55,13 @@ def follow(network: Network, sockets: ReplicaSockets, identity: Identity, mailbo
     return network.connect(sockets.workers, peer=sockets.engine, identity=identity, mailbox=mailbox, inbox=Control)
 
 
-def subscriber(sockets: ReplicaSockets, link: Link, epoch: int) -> Subscriber[Any]:
+def subscriber(sockets: ReplicaSockets, link: Link, epoch: int, security: Security = NO_KEYS) -> Subscriber[Any]:
     """A worker's end of the broadcast, once its link is up. Made in the thread that reads it."""
-    return Subscriber(sockets.steps, epoch=epoch, topic=link.welcome.topic, inbox=INBOXES["worker"])
+    return Subscriber(
+        sockets.steps,
+        epoch=epoch,
+        topic=link.welcome.topic,
+        inbox=INBOXES["worker"],
+        security=security,
+        server_role=Role.ENGINE,
+    )

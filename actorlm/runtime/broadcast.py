@@ -8,12 +8,13 @@ object belongs to the thread that made it.
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar, overload
 
 import zmq
 
 from actorlm.runtime.codec import MAX_MESSAGE_BYTES, Codec
+from actorlm.runtime.curve import NO_KEYS, Gate, Security
 from actorlm.runtime.errors import BadFrames, BroadcastFull, SequenceGap, UnexpectedKind, WrongEpoch
 from actorlm.runtime.header import Header, Kind, check_version, parse
 from actorlm.runtime.tally import Tally
@@ -34,7 +35,10 @@ def draw_topic() -> bytes:
 
 
 class Publisher(Generic[M]):
-    """The sending side. `sequence` is the number of the last message. Raises AddressUnusable if it cannot bind."""
+    """The sending side. `sequence` is the number of the last message. Raises AddressUnusable if it cannot bind.
+
+    Where there are keys only subscribers with one of the roles `admits` can connect.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,8 @@ class Publisher(Generic[M]):
         high_water: int = HIGH_WATER,
         max_bytes: int = MAX_MESSAGE_BYTES,
         clock: Callable[[], int] = time.time_ns,
+        security: Security = NO_KEYS,
+        admits: Collection[str] = (),
     ) -> None:
         assert 0 <= epoch < 2**32, f"epoch {epoch} does not fit the header's 32 bits"
         assert len(topic) >= TOPIC_BYTES, "a shorter topic could be guessed"
@@ -58,9 +64,12 @@ class Publisher(Generic[M]):
         self._socket = open_socket(self._context, zmq.XPUB, address, high_water, max_bytes)
         self._socket.set(zmq.XPUB_MANUAL, 1)
         self._socket.set(zmq.XPUB_NODROP, 1)
+        self.tally = Tally(f"xpub {address}")
+        if (keys := security.keys_for(address)) is not None:
+            Gate(self._context, keys).guard(self._socket, self.tally, admits)
         bind(self._socket, address)
         self.address = endpoint(self._socket)
-        self.tally = Tally(f"xpub {self.address}")
+        self.tally.socket = f"xpub {self.address}"
 
     def publish(self, message: M) -> None:
         """Encodes once and hands the message to every subscriber's queue. Never waits.
@@ -112,6 +121,8 @@ class Subscriber(Generic[M]):
         inbox: Any,
         high_water: int = HIGH_WATER,
         max_bytes: int = MAX_MESSAGE_BYTES,
+        security: Security = NO_KEYS,
+        server_role: str = "",
     ) -> None:
         self.address = address
         self.epoch = epoch
@@ -120,6 +131,7 @@ class Subscriber(Generic[M]):
         self._codec = Codec[M](inbox, max_bytes)
         self._context: zmq.Context[PlainSocket] = zmq.Context()
         self._socket = open_socket(self._context, zmq.SUB, address, high_water, max_bytes)
+        security.secure_client(self._socket, address, server_role)
         self._socket.set(zmq.SUBSCRIBE, topic)
         connect(self._socket, address)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from actorlm.runtime.errors import PeerUnknown, SequenceGap, UnknownSession
 from actorlm.runtime.fingerprint import Fingerprint
-from actorlm.runtime.identity import Identity
+from actorlm.runtime.identity import Identity, role_of
 from actorlm.wire import Message
 
 MAX_HANDSHAKE_BYTES = 64 * 2**10
@@ -116,9 +116,9 @@ class ServerHandshake:
         """The peers that have a session, by name."""
         return dict(self._peers)
 
-    def greet(self, route: bytes, attempt: int, hello: Hello) -> Admitted | Refused:
-        """The answer to a Hello that came from `route`."""
-        for reason, difference in self._reasons_to_refuse(route, hello):
+    def greet(self, route: bytes, attempt: int, hello: Hello, key_role: str = "") -> Admitted | Refused:
+        """The answer to a Hello that came from `route`, from somebody with a key of `key_role`, if there are keys."""
+        for reason, difference in self._reasons_to_refuse(route, hello, key_role):
             return self.refuse(str(hello.identity), reason, difference)
         known = self._peers.get(hello.name)
         if known is not None and (known.incarnation, known.attempt) == (hello.incarnation, attempt):
@@ -161,7 +161,7 @@ class ServerHandshake:
     def _welcome(self, peer: Peer) -> Welcome:
         return Welcome(peer.session, self._one_way, self._topic)
 
-    def _reasons_to_refuse(self, route: bytes, hello: Hello) -> Iterator[tuple[str, str]]:
+    def _reasons_to_refuse(self, route: bytes, hello: Hello, key_role: str) -> Iterator[tuple[str, str]]:
         ours = self._protocol
         if hello.protocol != ours.version:
             yield f"protocol version {hello.protocol} meets {ours.version}; run one version of actorlm everywhere", ""
@@ -170,6 +170,10 @@ class ServerHandshake:
             yield f"the two sides' messages differ, first in {first}; run one version of actorlm everywhere", first
         if hello.role not in self._admits:
             yield f"role {hello.role} is not admitted; admitted are {', '.join(sorted(self._admits))}", ""
+        if key_role and hello.role != key_role:
+            yield f"role {hello.role} comes with a key of role {key_role}", ""
+        if key_role and role_of(hello.name) != key_role:
+            yield f"the name {hello.name} comes with a key of role {key_role}; a name begins with its role", ""
         if route != hello.identity.route:
             yield f"routing id {route!r} does not belong to {hello.name}", ""
         if hello.incarnation < (newest := self._newest.get(hello.name, 0)):

@@ -31,6 +31,11 @@ class Identity(msgspec.Struct, frozen=True):
         return f"{self.name}/{self.incarnation}".encode()
 
 
+def role_of(name: str) -> str:
+    """The role that a name says: an actor is named after its role, alone or with a dash and more behind it."""
+    return name.partition("-")[0]
+
+
 def this_process(role: str, name: str) -> Identity:
     """The identity of a life that begins now, in this process."""
     return Identity(role=role, name=name, incarnation=time.time_ns(), host=socket.gethostname(), pid=os.getpid())

@@ -34,6 +34,7 @@ class DealerLink:
         address: str,
         route: bytes,
         *,
+        peer_role: str,
         handshake: ClientHandshake,
         mailbox: Mailbox[Any],
         inbox: Any,
@@ -41,6 +42,7 @@ class DealerLink:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
+        self._peer_role = peer_role
         self._handshake = handshake
         self._mailbox = mailbox
         self._inbox: Codec[Message] = Codec(inbox)
@@ -50,7 +52,15 @@ class DealerLink:
         self._pushers: dict[str, PushSocket] = {}
         self._closed = False
         self._repeat_s = FIRST_REPEAT_S
-        self._dealer = transport.dial(address, route, mailbox, self._receive, self._connection)
+        self._dealer = transport.dial(
+            address,
+            route,
+            mailbox,
+            self._receive,
+            self._connection,
+            refusal=self._refused_key,
+            server_role=peer_role,
+        )
         self._timer = self._loop.call_soon(self._greet)
 
     @property
@@ -88,7 +98,7 @@ class DealerLink:
     def pusher(self, socket_name: str) -> "PushSocket":
         """See `network.Link`."""
         if socket_name not in self._pushers:
-            self._pushers[socket_name] = PushSocket(self, socket_name, self._transport, self._clock)
+            self._pushers[socket_name] = PushSocket(self, socket_name, self._transport, self._clock, self._peer_role)
         return self._pushers[socket_name]
 
     def close(self, flush_s: float) -> None:
@@ -116,7 +126,10 @@ class DealerLink:
             self._repeat_s = FIRST_REPEAT_S
             self._greet()
 
-    def _receive(self, _route: bytes, header: Header, body: Body) -> None:
+    def _refused_key(self, reason: str) -> None:
+        self._receive_refused(self._handshake.attempt, reason)
+
+    def _receive(self, _route: bytes, header: Header, body: Body, _key_role: str) -> None:
         attempt = self._handshake.attempt
         try:
             self._dispatch(header, body)
@@ -168,8 +181,11 @@ class DealerLink:
 class PushSocket:
     """Implements `network.Pusher`: follows its link from session to session."""
 
-    def __init__(self, link: DealerLink, name: str, transport: Transport, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, link: DealerLink, name: str, transport: Transport, clock: Callable[[], int], peer_role: str
+    ) -> None:
         self._link = link
+        self._peer_role = peer_role
         self._name = name
         self._transport = transport
         self._clock = clock
@@ -200,4 +216,4 @@ class PushSocket:
             offered = ", ".join(sorted(welcome.one_way)) or "none"
             raise PeerUnknown(f"{self._link.peer} has no one-way socket named {self._name}; it has: {offered}")
         self._session, self._sent = welcome.session, 0
-        return self._transport.push(address)
+        return self._transport.push(address, self._peer_role)

@@ -16,7 +16,7 @@ from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.ports import TransportNetwork
 from actorlm.runtime.reading import Reader
 from actorlm.runtime.tally import Tallies, Tally
-from actorlm.runtime.transport import Connection, Receive
+from actorlm.runtime.transport import Connection, Receive, Refusal
 from actorlm.wire import Message
 
 HIGH_WATER = 1000
@@ -44,25 +44,37 @@ class MemoryTransport:
         """See `transport.Transport`."""
         return self._tallies.all()
 
-    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive) -> "BoundSocket":
+    def listen(
+        self, address: str, mailbox: Mailbox[object], receive: Receive, admits: Collection[str] = ()
+    ) -> "BoundSocket":
         """See `transport.Transport`."""
         inlet = Inlet(mailbox, self._tallies.of("router", address), self._high_water, receive)
         return BoundSocket(self._exchange, address, inlet)
 
     def dial(
-        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, connection: Connection
+        self,
+        address: str,
+        route: bytes,
+        mailbox: Mailbox[object],
+        receive: Receive,
+        connection: Connection,
+        *,
+        refusal: Refusal,
+        server_role: str,
     ) -> "DialledSocket":
         """See `transport.Transport`."""
         inlet = Inlet(mailbox, tally := self._tallies.of("dealer", address), self._high_water, receive)
         return DialledSocket(self._exchange, address, tally, route=route, inlet=inlet, connection=connection)
 
-    def pull(self, address: str, mailbox: Mailbox[object], receive: Receive) -> "BoundSocket":
+    def pull(
+        self, address: str, mailbox: Mailbox[object], receive: Receive, admits: Collection[str] = ()
+    ) -> "BoundSocket":
         """See `transport.Transport`."""
         return BoundSocket(
             self._exchange, address, Inlet(mailbox, self._tallies.of("pull", address), self._high_water, receive)
         )
 
-    def push(self, address: str) -> "DialledSocket":
+    def push(self, address: str, server_role: str = "") -> "DialledSocket":
         """See `transport.Transport`."""
         return DialledSocket(self._exchange, address, self._tallies.of("push", address))
 
@@ -119,7 +131,7 @@ class Pipe:
         """Adds a message, or raises PeerFull."""
         if len(self._deliveries) >= self._capacity:
             raise PeerFull(f"the queue towards the peer holds {self._capacity} messages")
-        self._deliveries.append(partial(self._receive, self._route, header, message))
+        self._deliveries.append(partial(self._receive, self._route, header, message, ""))
         self._wake()
 
     def take(self) -> Callable[[], None] | None:

@@ -89,8 +89,20 @@ class Network(Protocol):
         All messages of `inbox`, a union, arrive in `mailbox`. Raises AddressUnusable.
         """
 
-    def connect(self, address: str, *, peer: str, identity: Identity, mailbox: Mailbox[Any], inbox: Any) -> Link:
-        """A link to the server `peer`, whose messages of `inbox` arrive in `mailbox`. Raises AddressUnusable."""
+    def connect(
+        self,
+        address: str,
+        *,
+        peer: str,
+        identity: Identity,
+        mailbox: Mailbox[Any],
+        inbox: Any,
+        peer_role: str | None = None,
+    ) -> Link:
+        """A link to the server `peer`, whose messages of `inbox` arrive in `mailbox`. Raises AddressUnusable.
+
+        Where there are keys the server must have that of `peer_role`, which its name says unless it is given.
+        """
 
     async def close(self, flush_s: float = FLUSH_S) -> None:
         """Ends all servers and links; what was sent gets up to `flush_s` seconds to leave."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from actorlm.runtime.fingerprint import Fingerprint
 from actorlm.runtime.handshake import ClientHandshake, ServerHandshake
-from actorlm.runtime.identity import Identity
+from actorlm.runtime.identity import Identity, role_of
 from actorlm.runtime.link import DealerLink
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import FLUSH_S
@@ -70,18 +70,29 @@ class TransportNetwork:
             handshake=handshake,
             mailbox=mailbox,
             inbox=inbox,
+            admits=admits,
             one_way=one_way or {},
             clock=self._clock,
         )
         self._ports.append(server)
         return server
 
-    def connect(self, address: str, *, peer: str, identity: Identity, mailbox: Mailbox[Any], inbox: Any) -> DealerLink:
+    def connect(
+        self,
+        address: str,
+        *,
+        peer: str,
+        identity: Identity,
+        mailbox: Mailbox[Any],
+        inbox: Any,
+        peer_role: str | None = None,
+    ) -> DealerLink:
         """See `network.Network`."""
         link = DealerLink(
             self._transport,
             address,
             identity.route,
+            peer_role=peer_role or role_of(peer),
             handshake=ClientHandshake(identity, self._protocol, peer),
             mailbox=mailbox,
             inbox=inbox,

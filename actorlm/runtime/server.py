@@ -35,6 +35,7 @@ class RouterServer:
         handshake: Callable[..., ServerHandshake],
         mailbox: Mailbox[Any],
         inbox: Any,
+        admits: Collection[str],
         one_way: Mapping[str, str],
         clock: Callable[[], int],
     ) -> None:
@@ -43,11 +44,11 @@ class RouterServer:
         self._hello = Codec[Hello](Hello, MAX_HANDSHAKE_BYTES)
         self._clock = clock
         self._pulls = {
-            name: transport.pull(pull_address, mailbox, partial(self._receive_one_way, name))
+            name: transport.pull(pull_address, mailbox, partial(self._receive_one_way, name), admits)
             for name, pull_address in one_way.items()
         }
         self._handshake = handshake(one_way=self.one_way)
-        self._router = transport.listen(address, mailbox, self._receive)
+        self._router = transport.listen(address, mailbox, self._receive, admits)
 
     @property
     def address(self) -> str:
@@ -80,13 +81,13 @@ class RouterServer:
         for socket in (self._router, *self._pulls.values()):
             socket.close(flush_s)
 
-    def _receive(self, route: bytes, header: Header, body: Body) -> None:
+    def _receive(self, route: bytes, header: Header, body: Body, key_role: str) -> None:
         self._check_version(route, header)
         match header.kind:
             case Kind.MESSAGE:
                 self._receive_message(route, header, body)
             case Kind.HELLO:
-                self._greet(route, header.sequence, self._hello.read(body))
+                self._greet(route, header.sequence, self._hello.read(body), key_role)
             case _:
                 raise UnexpectedKind(f"a server was sent {header.kind.name}")
 
@@ -99,7 +100,7 @@ class RouterServer:
             raise
         self._mailbox.put(peer.name, self._inbox.read(body))
 
-    def _receive_one_way(self, channel: str, _route: bytes, header: Header, body: Body) -> None:
+    def _receive_one_way(self, channel: str, _route: bytes, header: Header, body: Body, _key_role: str) -> None:
         check_version(header)
         if header.kind is not Kind.MESSAGE:
             raise UnexpectedKind(f"a one-way socket was sent {header.kind.name}")
@@ -111,8 +112,8 @@ class RouterServer:
             raise
         self._mailbox.put(peer.name, self._inbox.read(body))
 
-    def _greet(self, route: bytes, attempt: int, hello: Hello) -> None:
-        answer = self._handshake.greet(route, attempt, hello)
+    def _greet(self, route: bytes, attempt: int, hello: Hello, key_role: str) -> None:
+        answer = self._handshake.greet(route, attempt, hello, key_role)
         if isinstance(answer, Refused):
             self._reply(route, Kind.REFUSED, answer, sequence=attempt)
             raise HandshakeRefused(str(answer))

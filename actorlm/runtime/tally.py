@@ -9,13 +9,15 @@ _log = structlog.get_logger(__name__)
 
 
 class Tally:
-    """Counts of one socket. `dropped` is by the name of the error."""
+    """Counts of one socket. `dropped` is by the name of the error; `refused` are connections."""
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
         self.sent = 0
         self.received = 0
         self.dropped: Counter[str] = Counter()
+        self.refused = 0
+        self._refused: set[str] = set()
 
     def drop(self, error: Exception) -> None:
         """Counts a message that was dropped for this error."""
@@ -23,6 +25,13 @@ class Tally:
         self.dropped[kind] += 1
         if self.dropped[kind] == 1:
             _log.warning("message dropped; further ones are counted", socket=self.socket, kind=kind, error=str(error))
+
+    def refuse(self, who: str, why: str) -> None:
+        """Counts a connection that was refused. There are only so many different `who`."""
+        self.refused += 1
+        if who not in self._refused:
+            self._refused.add(who)
+            _log.warning("connection refused; further ones are counted", socket=self.socket, who=who, why=why)
 
 
 class Tallies:

@@ -13,14 +13,19 @@ from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.tally import Tally
 from actorlm.wire import Message
 
-Receive = Callable[[bytes, Header, Body], None]
-"""Called with the route (empty but on a router), header and body of each message. Raises what is to be counted."""
+Receive = Callable[[bytes, Header, Body, str], None]
+"""Called with the route (empty but on a router), header and body of each message, and the role of its sender's key, or
+"" where there are no keys. Raises what is to be counted."""
 
 Connection = Callable[[bool], None]
 """Called with True when a dealer is connected, with False when it is not any more: what its queues held is lost.
 
 News of a connection may be late, news of a loss comes before `send` fails for it; never while `dial` makes the socket.
 """
+
+
+Refusal = Callable[[str], None]
+"""Called with the reason if the other side of a dealer refuses its key. The dealer goes on to try."""
 
 
 class Socket(Protocol):
@@ -47,19 +52,30 @@ class Transport(Protocol):
     def tallies(self) -> Collection[Tally]:
         """One for each kind of socket at each address."""
 
-    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive) -> Socket:
-        """A router: many peers, both directions. Raises AddressUnusable."""
+    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive, admits: Collection[str] = ()) -> Socket:
+        """A router: many peers, both directions; with keys, only those that `admits` names. Raises AddressUnusable."""
 
     def dial(
-        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, connection: Connection
+        self,
+        address: str,
+        route: bytes,
+        mailbox: Mailbox[object],
+        receive: Receive,
+        connection: Connection,
+        *,
+        refusal: Refusal,
+        server_role: str,
     ) -> Socket:
-        """A dealer: one peer, both directions; connects now or when the peer comes, again and again."""
+        """A dealer: one peer, both directions; connects now or when the peer comes, again and again.
 
-    def pull(self, address: str, mailbox: Mailbox[object], receive: Receive) -> Socket:
-        """Receives only, from many. Raises AddressUnusable."""
+        With keys, only to one that has the key of `server_role`.
+        """
 
-    def push(self, address: str) -> Socket:
-        """Sends only, to one."""
+    def pull(self, address: str, mailbox: Mailbox[object], receive: Receive, admits: Collection[str] = ()) -> Socket:
+        """Receives only, from many; with keys as `listen`. Raises AddressUnusable."""
+
+    def push(self, address: str, server_role: str = "") -> Socket:
+        """Sends only, to one; with keys as `dial`."""
 
     async def close(self) -> None:
         """Ends everything; its sockets are closed already."""

@@ -14,48 +14,60 @@ from collections.abc import Callable, Collection
 import zmq
 
 from actorlm.runtime.codec import MAX_MESSAGE_BYTES
+from actorlm.runtime.curve import NO_KEYS, Gate, Security
 from actorlm.runtime.errors import AddressUnusable
 from actorlm.runtime.fingerprint import Fingerprint
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.ports import TransportNetwork
 from actorlm.runtime.tally import Tallies, Tally
-from actorlm.runtime.transport import Connection, Receive
+from actorlm.runtime.transport import Connection, Receive, Refusal
 from actorlm.runtime.zeromq_socket import Monitor, PlainSocket, ReadingSocket, SendingSocket
 
 HIGH_WATER = 1000
 KEEPALIVE_S = 5
 LONGEST_RECONNECT_MS = 1_000
+HANDSHAKE_MS = 10_000
+SCHEMES = ("ipc://", "tcp://")
 
 
 class ZeroMQNetwork(TransportNetwork):
     """See `network.Network`. `high_water` bounds each peer's queue, in messages, on each side of a connection."""
 
     def __init__(
-        self, protocol: Fingerprint, *, high_water: int = HIGH_WATER, max_bytes: int = MAX_MESSAGE_BYTES
+        self,
+        protocol: Fingerprint,
+        *,
+        high_water: int = HIGH_WATER,
+        max_bytes: int = MAX_MESSAGE_BYTES,
+        security: Security = NO_KEYS,
     ) -> None:
-        super().__init__(protocol, ZeroMQTransport(high_water, max_bytes))
+        super().__init__(protocol, ZeroMQTransport(high_water, max_bytes, security))
 
 
 class ZeroMQTransport:
     """Implements `transport.Transport` with one context of its own."""
 
-    def __init__(self, high_water: int, max_bytes: int) -> None:
+    def __init__(self, high_water: int, max_bytes: int, security: Security = NO_KEYS) -> None:
         self._tallies = Tallies()
         self._high_water = high_water
         self._max_bytes = max_bytes
+        self._security = security
         self._context: zmq.Context[PlainSocket] = zmq.Context()
+        self._gate: Gate | None = None
 
     @property
     def tallies(self) -> Collection[Tally]:
         """See `transport.Transport`."""
         return self._tallies.all()
 
-    def listen(self, address: str, mailbox: Mailbox[object], receive: Receive) -> ReadingSocket:
+    def listen(
+        self, address: str, mailbox: Mailbox[object], receive: Receive, admits: Collection[str] = ()
+    ) -> ReadingSocket:
         """See `transport.Transport`."""
         socket = self._socket(zmq.ROUTER, address)
         socket.set(zmq.ROUTER_MANDATORY, 1)
         socket.set(zmq.ROUTER_HANDOVER, 1)
-        bind(socket, address)
+        has_keys = self._bind("router", socket, address, admits)
         return ReadingSocket(
             socket,
             self._tally("router", socket),
@@ -63,35 +75,57 @@ class ZeroMQTransport:
             mailbox=mailbox,
             receive=receive,
             routed=True,
+            has_keys=has_keys,
         )
 
     def dial(
-        self, address: str, route: bytes, mailbox: Mailbox[object], receive: Receive, connection: Connection
+        self,
+        address: str,
+        route: bytes,
+        mailbox: Mailbox[object],
+        receive: Receive,
+        connection: Connection,
+        *,
+        refusal: Refusal,
+        server_role: str,
     ) -> ReadingSocket:
         """See `transport.Transport`."""
         socket = self._socket(zmq.DEALER, address)
         socket.set(zmq.ROUTING_ID, route)
         socket.set(zmq.IMMEDIATE, 1)
-        monitor = Monitor(socket, connection)
+        self._security.secure_client(socket, address, server_role)
+        monitor = Monitor(socket, address, connection, refusal)
         connect(socket, address)
         tally = self._tally("dealer", socket)
         return ReadingSocket(socket, tally, self._max_bytes, mailbox=mailbox, receive=receive, monitor=monitor)
 
-    def pull(self, address: str, mailbox: Mailbox[object], receive: Receive) -> ReadingSocket:
+    def pull(
+        self, address: str, mailbox: Mailbox[object], receive: Receive, admits: Collection[str] = ()
+    ) -> ReadingSocket:
         """See `transport.Transport`."""
         socket = self._socket(zmq.PULL, address)
-        bind(socket, address)
+        self._bind("pull", socket, address, admits)
         return ReadingSocket(socket, self._tally("pull", socket), self._max_bytes, mailbox=mailbox, receive=receive)
 
-    def push(self, address: str) -> SendingSocket:
+    def push(self, address: str, server_role: str = "") -> SendingSocket:
         """See `transport.Transport`."""
         socket = self._socket(zmq.PUSH, address)
+        self._security.secure_client(socket, address, server_role)
         connect(socket, address)
         return SendingSocket(socket, self._tally("push", socket), self._max_bytes)
 
     async def close(self) -> None:
         """See `transport.Transport`. Waits in a thread, because the context ends only when its sockets have."""
         await asyncio.to_thread(self._context.term)
+
+    def _bind(self, kind: str, socket: PlainSocket, address: str, admits: Collection[str]) -> bool:
+        """Binds; returns whether whoever connects needs a key."""
+        keys = self._security.keys_for(address)
+        if keys is not None:
+            self._gate = self._gate or Gate(self._context, keys)
+            self._gate.guard(socket, self._tallies.of(kind, address), admits)
+        bind(socket, address)
+        return keys is not None
 
     def _socket(self, kind: int, address: str) -> PlainSocket:
         return open_socket(self._context, kind, address, self._high_water, self._max_bytes)
@@ -104,6 +138,8 @@ def open_socket(
     context: "zmq.Context[PlainSocket]", kind: int, address: str, high_water: int, max_bytes: int
 ) -> PlainSocket:
     """A socket with the options that all sockets of the plane share. `address` decides on those for the network."""
+    if not address.startswith(SCHEMES):
+        raise AddressUnusable(f"{address} is no address; it begins with ipc:// or tcp://")
     socket = context.socket(kind)
     socket.set(zmq.LINGER, 0)
     socket.set(zmq.MAXMSGSIZE, max_bytes)
@@ -111,6 +147,7 @@ def open_socket(
     socket.set(zmq.RCVHWM, high_water)
     socket.set(zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MS)
     if address.startswith("tcp:"):
+        socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.set(zmq.IPV6, int("[" in address))
         socket.set(zmq.TCP_KEEPALIVE, 1)
         socket.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S)

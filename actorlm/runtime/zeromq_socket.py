@@ -6,6 +6,7 @@ it. While the mailbox is full the descriptor is not watched at all: it would sta
 """
 
 import asyncio
+import contextlib
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -16,10 +17,20 @@ from actorlm.runtime.header import Header, parse
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.reading import Reader
 from actorlm.runtime.tally import Tally
-from actorlm.runtime.transport import Connection, Receive
+from actorlm.runtime.transport import Connection, Receive, Refusal
 from actorlm.wire import Message
 
 PlainSocket = zmq.Socket[bytes]
+
+USER_ID = "User-Id"
+RETRY_S = 1.0
+TOLD = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+MISMATCH = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
 class SendingSocket:
@@ -61,7 +72,10 @@ class SendingSocket:
 
 
 class ReadingSocket(SendingSocket):
-    """A socket that the event loop reads. A `routed` one, a router, gives the route of each message."""
+    """A socket that the event loop reads. A `routed` one, a router, gives the route of each message.
+
+    One that `has_keys` says whose each message is.
+    """
 
     def __init__(
         self,
@@ -72,12 +86,14 @@ class ReadingSocket(SendingSocket):
         mailbox: Mailbox[object],
         receive: Receive,
         routed: bool = False,
+        has_keys: bool = False,
         monitor: "Monitor | None" = None,
     ) -> None:
         super().__init__(socket, tally, max_bytes)
         self._loop = asyncio.get_running_loop()
         self._receive = receive
         self._routed = routed
+        self._has_keys = has_keys
         self._monitor = monitor
         descriptor = socket.get(zmq.FD)
         assert isinstance(descriptor, int)
@@ -113,43 +129,75 @@ class ReadingSocket(SendingSocket):
             self._loop.remove_reader(self._descriptor)
 
     def _take(self) -> bool:
+        key_role = ""
         try:
-            frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            if self._has_keys:
+                first = self._socket.recv(zmq.NOBLOCK, copy=False)
+                key_role = str(first.get(USER_ID))
+                frames = [first.bytes, *self._socket.recv_multipart(zmq.NOBLOCK)]
+            else:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return False
         self._tally.received += 1
-        self._pass_on(frames)
+        self._pass_on(frames, key_role)
         return True
 
-    def _pass_on(self, frames: list[bytes]) -> None:
+    def _pass_on(self, frames: list[bytes], key_role: str) -> None:
         route = frames.pop(0) if self._routed else b""
         if not 1 <= len(frames) <= 2:
             raise BadFrames(f"{len(frames)} frames; a message has a header and at most one body")
-        self._receive(route, parse(frames[0]), frames[1] if len(frames) == 2 else None)
+        self._receive(route, parse(frames[0]), frames[1] if len(frames) == 2 else None, key_role)
 
 
 class Monitor:
-    """Tells when `socket` is connected and when it is not any more. Made before it begins to connect."""
+    """Tells when `socket` is connected, when it is not any more, and when the other side refuses its key.
 
-    def __init__(self, socket: PlainSocket, connection: Connection) -> None:
+    Made before the socket begins to connect. ZeroMQ gives up where it is refused, so the monitor goes on trying.
+    """
+
+    def __init__(self, socket: PlainSocket, address: str, connection: Connection, refusal: Refusal) -> None:
         self._socket = socket
+        self._address = address
         self._connection = connection
-        self._events = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._refusal = refusal
+        self._events = socket.get_monitor_socket(TOLD)
         self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
         self._loop.add_reader(int(self._events.get(zmq.FD)), self.look)
         self.look()  # the descriptor signals nothing to a reader that has never found the socket empty
 
     def close(self) -> None:
         """Ends with the socket."""
+        if self._retry is not None:
+            self._retry.cancel()
         self._loop.remove_reader(int(self._events.get(zmq.FD)))
         self._socket.disable_monitor()
         self._events.close()
 
     def look(self) -> None:
         """Tells now what has happened already."""
-        while self._events.poll(0):
-            event = recv_monitor_message(self._events, zmq.NOBLOCK)["event"]
-            self._connection(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        while not self._events.closed and self._events.poll(0):
+            said = recv_monitor_message(self._events, zmq.NOBLOCK)
+            match said["event"]:
+                case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._connection(True)
+                case zmq.EVENT_DISCONNECTED:
+                    self._connection(False)
+                case failed:
+                    self._retry = self._loop.call_later(RETRY_S, self._connect_again)
+                    self._tell_why(failed, said["value"])
+
+    def _tell_why(self, failed: int, detail: int) -> None:
+        if failed == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self._refusal(f"{self._address} refuses our key: it does not know it, or admits no key of our role")
+        elif detail == MISMATCH:
+            self._refusal(f"of us and {self._address} one has keys and the other has none; give both sides --keys")
+
+    def _connect_again(self) -> None:
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.disconnect(self._address)
+        self._socket.connect(self._address)
 
 
 def _to(route: bytes) -> str:

@@ -14,7 +14,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-@pytest_asyncio.fixture(params=["ipc", "tcp", "memory"])
+@pytest_asyncio.fixture(params=["ipc", "tcp", "curve", "memory"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     world = World(request.param, tmp_path)
     yield world

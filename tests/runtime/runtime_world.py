@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import zmq
+
+from actorlm.keys import KeyPair, KnownKey
+from actorlm.runtime.curve import NO_KEYS, Keyring, Security
 from actorlm.runtime.events import LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.fingerprint import fingerprint
 from actorlm.runtime.identity import Identity
@@ -65,8 +69,36 @@ async def take(box: Mailbox[Any], count: int = 1, timeout_s: float = 10.0) -> li
     return taken
 
 
+class Keys:
+    """Stands for a KeyDirectory: a pair for each role of these tests. `known` and `states` may be changed."""
+
+    path = Path("/keys")
+
+    def __init__(self, *roles: str) -> None:
+        self.pairs = {role: make_pair(role) for role in roles}
+        self.publics = {pair.public: KnownKey(role, role) for role, pair in self.pairs.items()}
+        self.states = 0
+
+    def own(self, role: str) -> KeyPair:
+        return self.pairs[role]
+
+    def of_server(self, role: str) -> str:
+        return self.pairs[role].public
+
+    def known(self) -> dict[str, KnownKey]:
+        return dict(self.publics)
+
+    def state(self) -> int:
+        return self.states
+
+
+def make_pair(role: str) -> KeyPair:
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    return KeyPair(role, public, secret)
+
+
 class World:
-    """One transport: networks that can reach each other, and addresses to meet at."""
+    """One transport: networks that can reach each other, and addresses to meet at. `curve` is tcp with keys."""
 
     def __init__(self, transport: str, directory: Path) -> None:
         self.transport = transport
@@ -74,17 +106,19 @@ class World:
         self._directory = directory
         self._exchange = Exchange()
         self._addresses = 0
+        self.keys = Keys("server", "client")
 
-    def network(self, *, protocol: Any = PROTOCOL, high_water: int = 1000) -> TransportNetwork:
+    def network(self, *, role: str = "client", protocol: Any = PROTOCOL, high_water: int = 1000) -> TransportNetwork:
         if self.transport == "memory":
             network: TransportNetwork = MemoryNetwork(protocol, self._exchange, high_water=high_water)
         else:
-            network = ZeroMQNetwork(protocol, high_water=high_water)
+            security = Security(Keyring(self.keys, role)) if self.transport == "curve" else NO_KEYS
+            network = ZeroMQNetwork(protocol, high_water=high_water, security=security)
         self.networks.append(network)
         return network
 
     def address(self) -> str:
-        if self.transport == "tcp":
+        if self.transport in ("tcp", "curve"):
             return "tcp://127.0.0.1:0"
         self._addresses += 1
         return f"ipc://{self._directory}/{self._addresses}"
@@ -114,7 +148,9 @@ class Side:
 
 
 def serve(world: World, address: str | None = None, **options: Any) -> Side:
-    network = world.network(protocol=options.pop("protocol", PROTOCOL), high_water=options.pop("high_water", 1000))
+    network = world.network(
+        role="server", protocol=options.pop("protocol", PROTOCOL), high_water=options.pop("high_water", 1000)
+    )
     box = options.pop("box", None) or mailbox("server")
     options = {"identity": identity("server-0", role="server"), "admits": {"client"}, "inbox": ServerInbox} | options
     return Side(network.serve(address or world.address(), mailbox=box, **options), box, network)
