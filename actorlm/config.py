@@ -244,8 +244,27 @@ class SecurityConfig(_Section, frozen=True):
     ] = False
 
 
+class SocketsConfig(_Section, frozen=True):
+    """Sockets between hosts."""
+
+    ports: Annotated[
+        str, option("TCP ports of each host for its sockets that other hosts reach", pattern=r"^[0-9]+-[0-9]+$")
+    ] = "7000-7099"
+
+
+class HostConfig(_Section, frozen=True):
+    """One host, `[hosts.NAME]` of the file. `http` says whether it has frontends; by default the first host alone has.
+
+    `devices` are those that workers may have, each one worker; on a CPU they are slots, whose numbers mean nothing.
+    """
+
+    address: str
+    devices: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = (0,)
+    http: bool | None = None
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options of one tree."""
+    """The options of one tree. `hosts`, and `pins`, addresses of sockets by their names, come from the file alone."""
 
     model: ModelConfig = ModelConfig()
     parallel: ParallelConfig = ParallelConfig()
@@ -256,6 +275,19 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     supervision: SupervisionConfig = SupervisionConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     security: SecurityConfig = SecurityConfig()
+    sockets: SocketsConfig = SocketsConfig()
+    hosts: dict[str, HostConfig] = {}
+    pins: dict[str, str] = {}
+
+    @property
+    def lead(self) -> str:
+        """The host whose supervisor leads: the first of the file; empty if all is on one machine."""
+        return next(iter(self.hosts), "")
+
+    def has_http(self, host: str) -> bool:
+        """Whether a host has frontends and detokenizers."""
+        wanted = self.hosts[host].http if host else True
+        return host == self.lead if wanted is None else wanted
 
 
 def runtime_directories() -> list[Path]:

@@ -1,6 +1,8 @@
-"""Flags, environment variables and TOML keys, derived from the structs in `config.py`, and merged into one Config."""
+"""Flags, environment variables and TOML keys, derived from the structs in `config.py`, and merged into one Config.
 
-import difflib
+Two things have no flag and come from the file alone: `[hosts.NAME]`, and the addresses in `[sockets]`.
+"""
+
 import tomllib
 import types
 from collections.abc import Mapping
@@ -10,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 import msgspec
 
 from actorlm.config import Config
+from actorlm.deployment import Deployment, nearest, take_deployment
 from actorlm.errors import ConfigError
 
 
@@ -42,6 +45,7 @@ def _options() -> tuple[Option, ...]:
     return tuple(
         _option(section.name, section.type, field)
         for section in msgspec.structs.fields(Config)
+        if isinstance(section.type, type)
         for field in msgspec.structs.fields(section.type)
     )
 
@@ -81,36 +85,33 @@ def merge(flags: Mapping[str, Any], variables: Mapping[str, str], file: Path | N
 
     `flags` are by `Option.parameter`; None means not given. Raises ConfigError naming the flag, variable or key.
     """
-    table = _read(file) if file else {}
+    table, deployment = _read(file) if file else ({}, Deployment({}, {}))
     known = {option.variable for option in OPTIONS}
     for variable in variables:
         if variable not in known:
-            raise ConfigError(f"{variable} is no option of actorlm{_nearest(variable, known)}")
+            raise ConfigError(f"{variable} is no option of actorlm{nearest(variable, known)}")
     for option in OPTIONS:
         value = flags.get(option.parameter)
         if value is None:
             value = variables.get(option.variable)
         if value is not None:
             table.setdefault(option.section, {})[option.field] = value
-    return _convert(table)
+    return msgspec.structs.replace(_convert(table), **deployment._asdict())
 
 
-def _read(file: Path) -> dict[str, dict[str, Any]]:
+def _read(file: Path) -> tuple[dict[str, dict[str, Any]], Deployment]:
+    """The options of the file, and what only a file can say."""
     try:
         table = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from None
+    deployment = take_deployment(table, file)
     for section, values in table.items():
         keys = [f"{section}.{field}" for field in values] if isinstance(values, dict) else [section]
         for key in keys:
             if key not in _BY_KEY:
-                raise ConfigError(f"{file}: unknown key {key}{_nearest(key, _BY_KEY)}")
-    return table
-
-
-def _nearest(word: str, known: "Mapping[str, Any] | set[str]") -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(f"{file}: unknown key {key}{nearest(key, _BY_KEY)}")
+    return table, deployment
 
 
 def _convert(table: Mapping[str, Mapping[str, Any]]) -> Config:

@@ -10,7 +10,7 @@ from rich.table import Table
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
 from actorlm.messages.operator import TreeDescribed
-from actorlm.topology import PlannedProcess, Role, Topology
+from actorlm.topology import PlannedProcess, Role, Topology, crossings
 
 
 def _table(*columns: str) -> Table:
@@ -23,12 +23,13 @@ def _table(*columns: str) -> Table:
 def print_plan(topology: Topology, config: Config, model: ModelDescription, kernels: str) -> None:
     """The planned processes with their ranks in every group, their sockets, and the memory of weights and KV caches."""
     console = Console(markup=False, emoji=False)  # names and paths may have brackets and colons
-    table = _table("process", "role", "dp", "pp", "tp", "rank", "device", "weights + KV, MiB")
-    table.add_row("supervisor", "supervisor")
+    hosts = ["host"] if config.hosts else []
+    table = _table("process", "role", "dp", "pp", "tp", "rank", "device", "weights + KV, MiB", *hosts)
+    table.add_row("supervisor", "supervisor", *[""] * 6, *[topology.lead for _ in hosts])
     sockets = _table("process", "binds", "connects")
     sockets.add_row("supervisor", "supervisor", "")
     for process in topology.processes:
-        table.add_row(*_planned_row(process))
+        table.add_row(*_planned_row(process), *[process.host for _ in hosts])
         sockets.add_row(process.name, ", ".join(process.binds), ", ".join(process.connects))
     console.print(table, sockets)
     console.print(
@@ -37,11 +38,23 @@ def print_plan(topology: Topology, config: Config, model: ModelDescription, kern
     console.print(f"http     {config.http.host}:{config.http.port}, shared by {config.http.frontends} frontend(s)")
     console.print(f"clients  {', '.join(topology.address(one.name) for one in topology.of_role(Role.FRONTEND))}")
     console.print(f"sockets  {topology.address('NAME')}, in a private directory made at the start")
+    _print_hosts(console, topology, config)
     console.print(f"KV cache {topology.kv_cache_tokens:,} tokens a replica; executor {topology.executor}")
     if topology.executor == "external":
         console.print(f"launched {_launched(topology)}")
     console.print(f"kernels  {kernels}")
     console.print(f"memory   {topology.memory_bytes >> 20:,} MiB of weights and KV caches")
+
+
+def _print_hosts(console: Console, topology: Topology, config: Config) -> None:
+    """The addresses that firewalls must let through, and what is wrong with the plan though it works."""
+    for name, host in config.hosts.items():
+        http = ", HTTP" if config.has_http(name) else ""
+        console.print(f"host     {name}: {host.address}, devices {', '.join(map(str, host.devices)) or 'none'}{http}")
+    for socket, address in topology.tcp.items():
+        console.print(f"tcp      {address}  {socket}")
+    for crossing in crossings(topology):
+        console.print(f"warning  {crossing}")
 
 
 def _launched(topology: Topology) -> str:

@@ -3,7 +3,7 @@
 Pure: options and a model's numbers in, a table out. `actorlm plan` prints it, `launch` starts it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -12,9 +12,12 @@ import msgspec
 from actorlm.config import BLOCK_SIZE, Config
 from actorlm.errors import ConfigError, InsufficientMemory
 from actorlm.partition import Dimensions, check_tensor, kv_share, rank_parameters, stages
+from actorlm.placement import Slot, place_replicas
+from actorlm.wiring import tcp_sockets
 
 NULL_KV_TOKENS = 262_144
 REPLICA_SOCKETS = ("workers", "steps", "results")
+MEETING = "meeting"
 ITEM_SIZE = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -29,6 +32,7 @@ class Role(StrEnum):
     WORKER = "worker"
     OPERATOR = "operator"
     CLIENT = "client"
+    HOST = "host"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +92,8 @@ class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
     `index` is the frontend's or detokenizer's number, or the replica of an engine or worker; `place` is where tensors
     are computed, in a worker or in an engine that has the only one. Processes of one `group` live and die together.
-    `binds` and `connects` are names of sockets. `launched_rank` is a worker's among all processes of a launcher's job;
-    rank 0 starts its own worker.
+    `host` is empty if there is only this machine. `launched_rank` is a worker's among all processes of a launcher's
+    job; rank 0 starts its own worker. `binds` and `connects` are names of sockets.
     """
 
     name: str
@@ -98,6 +102,7 @@ class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     place: Place | None = None
     device: str | None = None
+    host: str = ""
     launched_rank: int | None = None
     binds: tuple[str, ...] = ()
     connects: tuple[str, ...] = ()
@@ -133,17 +138,36 @@ class RankSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole tree. `directory` holds its sockets; `kv_cache_tokens` is per replica, `threads` per worker."""
+    """The whole tree. `directory` holds its sockets; `kv_cache_tokens` is per replica, `threads` per worker.
+
+    `lead` is the host of the supervisor; `tcp` are the addresses of those sockets that are not in the directory.
+    """
 
     directory: str
     executor: str
     kv_cache_tokens: int
     threads: int
     processes: tuple[PlannedProcess, ...]
+    lead: str = ""
+    tcp: dict[str, str] = {}
 
     def address(self, socket: str) -> str:
         """The address of a socket by its name. Short, because ipc paths end at 107 bytes."""
-        return f"ipc://{self.directory}/{socket}"
+        return self.tcp.get(socket) or f"ipc://{self.directory}/{socket}"
+
+    def meeting(self, group: str, incarnation: int) -> str:
+        """Where the ranks of a replica meet: a file, or a port where the first of them listens."""
+        return self.tcp.get(f"{group}-{MEETING}") or f"{self.directory}/{group}-{MEETING}-{incarnation}"
+
+    def on_host(self, host: str) -> list[PlannedProcess]:
+        """All processes of one host, in order."""
+        return [process for process in self.processes if process.host == host]
+
+    def bound_on(self, host: str) -> dict[str, str]:
+        """The TCP addresses that processes of one host bind, by the socket's name."""
+        names = [socket for process in self.on_host(host) for socket in process.binds]
+        names += [Role.SUPERVISOR] if host == self.lead else []
+        return {name: self.tcp[name] for name in names if name in self.tcp}
 
     def replica_sockets(self, replica: int) -> ReplicaSockets:
         """Those of one replica."""
@@ -160,29 +184,72 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         return sum(process.memory_bytes for process in self.processes)
 
 
-def plan(config: Config, model: PlannedModel, *, directory: str, free_bytes: int, cores: int) -> Topology:
-    """The tree for these options. Raises ConfigError or InsufficientMemory, naming the option and the way out."""
+def plan(config: Config, model: PlannedModel, *, directory: str, free_bytes: int, cores: int, on: str = "") -> Topology:
+    """The tree for these options, the same on all hosts but for what is measured on one.
+
+    Memory and cores are those of the host `on`, or of each one. Raises ConfigError or InsufficientMemory, naming the
+    option and the way out.
+    """
     executor, ranks = _executor(config), places(config.parallel.tensor, config.parallel.pipeline)
     null = config.model.model_impl == "null"
+    slots = _slots(config, len(ranks))
     sizes = [RankSize(weights=0, kv_per_token=0)] * len(ranks) if null else _rank_sizes(config, model)
+    loads = _loads(slots, sizes, on)
     kv_tokens = config.cache.kv_cache_tokens
     if kv_tokens is None:
-        kv_tokens = NULL_KV_TOKENS if null else _kv_tokens(config, model, sizes, free_bytes)
+        kv_tokens = NULL_KV_TOKENS if null else _kv_tokens(config, model, loads, free_bytes)
     kv_tokens -= kv_tokens % BLOCK_SIZE
-    _check_memory(config, sizes, kv_tokens, free_bytes)
+    _check_memory(config, loads, kv_tokens, free_bytes)
     memory = [size.weights + kv_tokens * size.kv_per_token for size in sizes]
     replicas = [
         process
-        for replica in range(config.parallel.data)
-        for process in _replica(replica, executor, "none" if null else "cpu", list(zip(ranks, memory, strict=True)))
+        for replica, where in enumerate(slots)
+        for process in _replica(replica, executor, null, list(zip(ranks, memory, where, strict=True)))
     ]
+    processes = (*replicas, *_edge(config))
     return Topology(
         directory=directory,
         executor=executor,
         kv_cache_tokens=kv_tokens,
-        threads=config.parallel.threads or max(1, cores // (config.parallel.data * len(ranks))),
-        processes=(*replicas, *_edge(config)),
+        threads=config.parallel.threads or max(1, cores // max(load.workers for load in loads.values())),
+        processes=processes,
+        lead=config.lead,
+        tcp=tcp_sockets(config, [_supervisor(config), *processes]),
     )
+
+
+def _supervisor(config: Config) -> PlannedProcess:
+    """Where everybody connects, and the supervisors of other hosts too."""
+    name = Role.SUPERVISOR
+    return PlannedProcess(name=name, role=name, group=name, host=config.lead, binds=(name,))
+
+
+class Load(NamedTuple):
+    """What the workers of one host hold together, in bytes."""
+
+    workers: int
+    weights: int
+    kv_per_token: int
+
+
+def _slots(config: Config, world_size: int) -> list[list[Slot]]:
+    parallel = config.parallel
+    if config.hosts:
+        devices = {name: host.devices for name, host in config.hosts.items()}
+        return place_replicas(parallel.data, parallel.tensor, parallel.pipeline, devices)
+    return [[Slot("", replica * world_size + rank) for rank in range(world_size)] for replica in range(parallel.data)]
+
+
+def _loads(slots: Sequence[Sequence[Slot]], sizes: Sequence[RankSize], on: str) -> dict[str, Load]:
+    """Of the host `on`, or of all hosts if it has no workers."""
+    loads: dict[str, Load] = {}
+    for replica in slots:
+        for slot, size in zip(replica, sizes, strict=True):
+            load = loads.get(slot.host, Load(0, 0, 0))
+            loads[slot.host] = Load(
+                load.workers + 1, load.weights + size.weights, load.kv_per_token + size.kv_per_token
+            )
+    return {on: loads[on]} if on in loads else loads
 
 
 def _executor(config: Config) -> str:
@@ -196,6 +263,10 @@ def _executor(config: Config) -> str:
     if parallel.ray_address is not None and parallel.executor != "ray":
         raise ConfigError(
             f"--ray-address {parallel.ray_address} is for --executor ray, not {parallel.executor}; leave it out"
+        )
+    if config.hosts and parallel.executor in ("ray", "external"):
+        raise ConfigError(
+            f"--executor {parallel.executor} has workers of one machine, and the file names hosts; choose one of them"
         )
     if parallel.executor == "auto":
         return "inline" if world_size == 1 else "broadcast"
@@ -216,54 +287,56 @@ def _rank_sizes(config: Config, model: PlannedModel) -> list[RankSize]:
     ]
 
 
-def _kv_tokens(config: Config, model: PlannedModel, sizes: Sequence[RankSize], free_bytes: int) -> int:
+def _kv_tokens(config: Config, model: PlannedModel, loads: Mapping[str, Load], free_bytes: int) -> int:
     """What the KV share of the memory left by the weights holds, but no more than all requests at full length."""
-    replicas = config.parallel.data
-    left = max(0, free_bytes - replicas * _weights(sizes)) * config.cache.kv_memory_share
-    fits = int(left / replicas / _kv_per_token(sizes))
+    share = config.cache.kv_memory_share
+    fits = min(int(max(0, free_bytes - load.weights) * share / load.kv_per_token) for load in loads.values())
     return max(BLOCK_SIZE, min(fits, config.scheduler.max_num_seqs * model.max_model_len))
 
 
-def _weights(sizes: Sequence[RankSize]) -> int:
-    return sum(size.weights for size in sizes)
-
-
-def _kv_per_token(sizes: Sequence[RankSize]) -> int:
-    return sum(size.kv_per_token for size in sizes)
-
-
-def _check_memory(config: Config, sizes: Sequence[RankSize], kv_tokens: int, free_bytes: int) -> None:
-    weights, cache = _weights(sizes), kv_tokens * _kv_per_token(sizes)
-    needed = config.parallel.data * (weights + cache)
-    if needed > free_bytes:
-        raise InsufficientMemory(
-            f"{config.parallel.data} replica(s) need {_gib(weights)} GiB of weights and"
-            f" {_gib(cache)} GiB of KV cache each, {_gib(needed)} GiB together;"
-            f" {_gib(free_bytes)} GiB are free."
-            " Lower --kv-cache-tokens, --max-model-len or --dp, or choose a smaller --dtype"
-        )
+def _check_memory(config: Config, loads: Mapping[str, Load], kv_tokens: int, free_bytes: int) -> None:
+    for host, load in loads.items():
+        needed = load.weights + kv_tokens * load.kv_per_token
+        if needed > free_bytes:
+            what = f"{load.workers} worker(s) on host {host}" if host else f"{config.parallel.data} replica(s)"
+            parts = load.workers if host else config.parallel.data
+            raise InsufficientMemory(
+                f"{what} need {_gib(load.weights // parts)} GiB of weights and"
+                f" {_gib(kv_tokens * load.kv_per_token // parts)} GiB of KV cache each, {_gib(needed)} GiB together;"
+                f" {_gib(free_bytes)} GiB are free."
+                " Lower --kv-cache-tokens, --max-model-len or --dp, or choose a smaller --dtype"
+            )
 
 
 def _gib(number: int) -> str:
     return f"{number / 2**30:.2f}"
 
 
-def _replica(replica: int, executor: str, device: str, ranks: Sequence[tuple[Place, int]]) -> Iterator[PlannedProcess]:
-    """The processes of one replica, workers first: they take longest to start. `ranks` are places and their bytes."""
+def _replica(
+    replica: int, executor: str, null: bool, ranks: Sequence[tuple[Place, int, Slot]]
+) -> Iterator[PlannedProcess]:
+    """The processes of one replica, workers first: they take longest to start. `ranks` are places, bytes and slots.
+
+    The engine is on the host of the first rank, where they all meet.
+    """
     name = f"engine-{replica}"
     inline = executor == "inline"
     sockets = tuple(f"{name}-{socket}" for socket in REPLICA_SOCKETS)
-    for place, memory in () if inline else ranks:
+    host = ranks[0][2].host
+    meets = (f"{name}-{MEETING}",) if any(slot.host != host for _, _, slot in ranks) else ()
+    for place, memory, slot in () if inline else ranks:
         yield PlannedProcess(
             name=f"worker-{replica}-{place.rank}",
             role=Role.WORKER,
             group=name,
             index=replica,
             place=place,
-            device=device,
+            device=_device(slot, null),
+            host=slot.host,
             memory_bytes=memory,
             launched_rank=replica * len(ranks) + place.rank if executor == "external" else None,
-            connects=("supervisor", *sockets),
+            binds=meets if place.rank == 0 else (),
+            connects=("supervisor", *sockets, *(meets if place.rank else ())),
         )
     yield PlannedProcess(
         name=name,
@@ -271,37 +344,80 @@ def _replica(replica: int, executor: str, device: str, ranks: Sequence[tuple[Pla
         group=name,
         index=replica,
         place=ONLY if inline else None,
-        device=device if inline else None,
-        memory_bytes=sum(memory for _, memory in ranks) if inline else 0,
+        device=_device(ranks[0][2], null) if inline else None,
+        host=host,
+        memory_bytes=sum(memory for _, memory, _ in ranks) if inline else 0,
         binds=() if inline else sockets,
         connects=("supervisor", "balancer", "detokenizer-*"),
     )
 
 
+def _device(slot: Slot, null: bool) -> str:
+    if null:
+        return "none"
+    return f"cpu {slot.device}" if slot.host else "cpu"
+
+
 def _edge(config: Config) -> list[PlannedProcess]:
+    """Frontends and detokenizers of the hosts that have HTTP; a frontend uses the detokenizers of its own host."""
+    hosts = [host for host in config.hosts or ("",) if config.has_http(host)]
+    if not hosts:
+        raise ConfigError("no host has HTTP; set hosts.NAME.http = true for one of them")
+    edge: list[PlannedProcess] = []
+    detokenizers: list[PlannedProcess] = []
+    for turn, host in enumerate(hosts):
+        first = turn * config.http.detokenizers
+        beside = [_detokenizer(index, host) for index in range(first, first + config.http.detokenizers)]
+        first = turn * config.http.frontends
+        texts = tuple(one.name for one in beside) if config.hosts else ("detokenizer-*",)
+        edge += [_frontend(index, host, texts) for index in range(first, first + config.http.frontends)]
+        detokenizers += beside
     balancer = PlannedProcess(
-        name="balancer", role=Role.BALANCER, group="balancer", binds=("balancer",), connects=("supervisor",)
+        name="balancer",
+        role=Role.BALANCER,
+        group="balancer",
+        host=config.lead,
+        binds=("balancer",),
+        connects=("supervisor",),
     )
-    detokenizers = [
-        PlannedProcess(
-            name=f"detokenizer-{index}",
-            role=Role.DETOKENIZER,
-            group=f"detokenizer-{index}",
-            index=index,
-            binds=(f"detokenizer-{index}", f"detokenizer-{index}-tokens"),
-            connects=("supervisor",),
-        )
-        for index in range(config.http.detokenizers)
+    return [*edge, *detokenizers, balancer]
+
+
+def _detokenizer(index: int, host: str) -> PlannedProcess:
+    name = f"detokenizer-{index}"
+    return PlannedProcess(
+        name=name,
+        role=Role.DETOKENIZER,
+        group=name,
+        index=index,
+        host=host,
+        binds=(name, f"{name}-tokens"),
+        connects=("supervisor",),
+    )
+
+
+def _frontend(index: int, host: str, detokenizers: tuple[str, ...]) -> PlannedProcess:
+    name = f"frontend-{index}"
+    return PlannedProcess(
+        name=name,
+        role=Role.FRONTEND,
+        group=name,
+        index=index,
+        host=host,
+        binds=(name,),
+        connects=("supervisor", "balancer", *detokenizers),
+    )
+
+
+def crossings(topology: Topology) -> list[str]:
+    """A line for each tensor group whose ranks are on several hosts."""
+    groups: dict[tuple[str, int], list[str]] = {}
+    for worker in topology.of_role(Role.WORKER):
+        assert worker.place is not None, "workers have a place"
+        groups.setdefault((worker.group, worker.place.pipeline_rank), []).append(worker.host)
+    return [
+        f"the tensor ranks of {group}, stage {stage}, are on hosts {', '.join(dict.fromkeys(hosts))}:"
+        " each layer waits for the network twice"
+        for (group, stage), hosts in groups.items()
+        if len(set(hosts)) > 1
     ]
-    frontends = [
-        PlannedProcess(
-            name=f"frontend-{index}",
-            role=Role.FRONTEND,
-            group=f"frontend-{index}",
-            index=index,
-            binds=(f"frontend-{index}",),
-            connects=("supervisor", "balancer", "detokenizer-*"),
-        )
-        for index in range(config.http.frontends)
-    ]
-    return [*frontends, *detokenizers, balancer]

@@ -6,7 +6,7 @@ import pytest
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
 from actorlm.errors import ConfigError, InsufficientMemory
-from actorlm.topology import ONLY, Place, Role, plan
+from actorlm.topology import ONLY, Place, Role, crossings, plan
 
 # 8 layers of 5,000 parameters; embedding and head are one matrix. 1,024 bytes of keys and values a token.
 MODEL = ModelDescription(
@@ -164,3 +164,105 @@ def test_threads_are_the_cores_divided_among_the_workers():
     assert _plan(_config(parallel={"tensor": 2})).threads == 2
     assert _plan(_config(parallel={"data": 2, "tensor": 2, "pipeline": 2})).threads == 1
     assert _plan(_config(parallel={"data": 8, "threads": 3})).threads == 3
+
+
+def _hosts(**devices):
+    return {
+        name: {"address": f"10.0.0.{number}", "devices": list(range(count))}
+        for number, (name, count) in enumerate(devices.items(), 1)
+    }
+
+
+def test_one_machine_has_no_tcp():
+    assert _plan(_config(parallel={"data": 2})).tcp == {}
+    assert _plan(_config(hosts=_hosts(a=2), parallel={"data": 2})).tcp == {}
+
+
+def test_sockets_that_another_host_reaches_are_tcp_with_ports_in_the_order_of_the_plan():
+    topology = _plan(_config(hosts=_hosts(a=1, b=1), parallel={"data": 2}, sockets={"ports": "7000-7003"}))
+    assert topology.lead == "a"
+    assert topology.tcp == {
+        "supervisor": "tcp://10.0.0.1:7000",
+        "detokenizer-0": "tcp://10.0.0.1:7001",
+        "detokenizer-0-tokens": "tcp://10.0.0.1:7002",
+        "balancer": "tcp://10.0.0.1:7003",
+    }
+    assert [process.host for process in topology.of_role(Role.ENGINE)] == ["a", "b"]
+    assert {process.name for process in topology.on_host("b")} == {"engine-1"}
+    assert topology.bound_on("a") == topology.tcp
+    assert topology.bound_on("b") == {}
+    assert topology.address("frontend-0") == "ipc:///run/x/frontend-0"
+
+
+def test_all_hosts_plan_the_same_addresses_whatever_they_measure():
+    config = _config(hosts=_hosts(a=2, b=3), parallel={"data": 2, "tensor": 2})
+    here, there = (
+        plan(config, MODEL, directory=f"/{on}", free_bytes=free, cores=cores, on=on)
+        for on, free, cores in (("a", GIB, 4), ("b", 2 * GIB, 16))
+    )
+    assert here.tcp == there.tcp
+    assert (here.threads, there.threads) == (2, 8)
+    assert [process.host for process in here.processes] == [process.host for process in there.processes]
+
+
+def test_a_host_with_http_has_frontends_and_detokenizers_which_belong_together():
+    hosts = _hosts(a=1, b=1)
+    hosts["a"]["http"], hosts["b"]["http"] = False, True
+    topology = _plan(_config(hosts=hosts, parallel={"data": 2}, http={"frontends": 2}))
+    edge = [*topology.of_role(Role.FRONTEND), *topology.of_role(Role.DETOKENIZER)]
+    assert {process.host for process in edge} == {"b"}
+    assert topology.of_role(Role.BALANCER)[0].host == "a"
+    hosts["a"]["http"] = True
+    topology = _plan(_config(hosts=hosts, parallel={"data": 2}, http={"frontends": 2, "detokenizers": 2}))
+    assert [(one.index, one.host, one.connects[2:]) for one in topology.of_role(Role.FRONTEND)] == [
+        (0, "a", ("detokenizer-0", "detokenizer-1")),
+        (1, "a", ("detokenizer-0", "detokenizer-1")),
+        (2, "b", ("detokenizer-2", "detokenizer-3")),
+        (3, "b", ("detokenizer-2", "detokenizer-3")),
+    ]
+    hosts["a"]["http"] = hosts["b"]["http"] = False
+    with pytest.raises(ConfigError, match="no host has HTTP"):
+        _plan(_config(hosts=hosts))
+
+
+def test_ranks_that_are_apart_meet_at_the_first_ones_host():
+    topology = _plan(_config(hosts=_hosts(a=1, b=1), parallel={"tensor": 2}))
+    assert topology.meeting("engine-0", 7).startswith("tcp://10.0.0.1:")
+    assert topology.of_role(Role.ENGINE)[0].host == "a"
+    assert {"engine-0-workers", "engine-0-steps", "engine-0-results"} < set(topology.tcp)
+    assert crossings(topology) == [
+        "the tensor ranks of engine-0, stage 0, are on hosts a, b: each layer waits for the network twice"
+    ]
+    together = _plan(_config(hosts=_hosts(a=2, b=1), parallel={"tensor": 2}))
+    assert together.meeting("engine-0", 7) == "/run/x/engine-0-meeting-7"
+    assert crossings(together) == []
+    stages = _plan(_config(hosts=_hosts(a=1, b=1), parallel={"pipeline": 2}))
+    assert crossings(stages) == []
+
+
+def test_memory_is_that_of_one_host():
+    config = _config(hosts=_hosts(a=1, b=1), parallel={"data": 2})
+    one = _plan(_config())
+    assert _plan(config).kv_cache_tokens == one.kv_cache_tokens
+    with pytest.raises(InsufficientMemory, match=r"1 worker\(s\) on host b need"):
+        plan(config, MODEL, directory="/x", free_bytes=2**20, cores=4, on="b")
+
+
+def test_pins_are_of_sockets_of_the_tree_and_are_no_longer_dealt():
+    config = _config(pins={"balancer": "tcp://127.0.0.1:7000", "frontend-0": "tcp://[::1]:7001"})
+    assert _plan(config).tcp == config.pins
+    hosts = _config(hosts=_hosts(a=1, b=1), parallel={"data": 2}, pins={"balancer": "tcp://10.0.0.1:7000"})
+    assert _plan(hosts).tcp["supervisor"] == "tcp://10.0.0.1:7001"
+    with pytest.raises(ConfigError, match=r"sockets\.balancr is no socket.*did you mean sockets\.balancer"):
+        _plan(_config(pins={"balancr": "tcp://127.0.0.1:7000"}))
+
+
+def test_too_few_ports_are_counted():
+    with pytest.raises(ConfigError, match="'7000-7002': host a needs 4 ports, and 3 of these are free"):
+        _plan(_config(hosts=_hosts(a=1, b=1), parallel={"data": 2}, sockets={"ports": "7000-7002"}))
+
+
+@pytest.mark.parametrize("executor", ["ray", "external"])
+def test_who_starts_workers_elsewhere_does_so_alone(executor):
+    with pytest.raises(ConfigError, match=f"--executor {executor} has workers of one machine"):
+        _plan(_config(hosts=_hosts(a=1), parallel={"executor": executor}))
