@@ -16,6 +16,7 @@ from actorlm.cli_keys import keys
 from actorlm.cli_remote import bench_serve, chat
 from actorlm.cli_replay import replay
 from actorlm.config import Config, environment
+from actorlm.deployment import this_host
 from actorlm.errors import ConfigError
 from actorlm.offline.options import OFFLINE_OPTIONS
 from actorlm.options import OPTIONS, Option, merge
@@ -98,8 +99,9 @@ def _config(model_argument: str | None, flags: dict[str, Any]) -> Config:
 
 
 @main.command()
+@click.option("--on", metavar="HOST", help="which host of the file this is")
 @_configured(OPTIONS)
-def up(model_argument: str | None, **flags: Any) -> None:
+def up(model_argument: str | None, on: str | None, **flags: Any) -> None:
     """Serve MODEL over the OpenAI API, in the foreground, until SIGTERM (drains) or Ctrl-C (stops at once)."""
 
     def serve() -> int:
@@ -110,15 +112,26 @@ def up(model_argument: str | None, **flags: Any) -> None:
         from actorlm.log import configure_logging
         from actorlm.up import leave_on_signals, run_tree
 
+        host = this_host(config, on)
         leave_on_signals()
         if config.parallel.executor == "external":
             from actorlm.external import run_rank
 
             return run_rank(config)
+        if host != config.lead:
+            from actorlm.host import run_host
+
+            setproctitle(f"actorlm host {host}")
+            configure_logging(config.supervision.log_level, host)
+            return run_host(config, host, str(model_argument))
         setproctitle("actorlm supervisor")
         log_format = config.observability.log_format
         configure_logging(config.supervision.log_level, "supervisor", log_format)
-        return logged(lambda: run_tree(config)) if log_format == "json" else run_tree(config)
+
+        def run() -> int:
+            return run_tree(config, file=str(model_argument))
+
+        return logged(run) if log_format == "json" else run()
 
     finish(serve)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from actorlm.addresses import Tcp, parse_host
-from actorlm.config import HostConfig, SocketsConfig
+from actorlm.config import Config, HostConfig, SocketsConfig
 from actorlm.errors import ConfigError
 
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -77,6 +77,17 @@ def _check_apart(hosts: Mapping[str, HostConfig], pins: Mapping[str, str]) -> No
         if value in taken:
             raise ConfigError(f"{taken[value]} and {key} are both {value}; each needs an address of its own")
         taken[value] = key
+
+
+def this_host(config: Config, on: str | None) -> str:
+    """The host that `--on` names, or "" if the file has no hosts. Raises ConfigError unless one goes with the other."""
+    if not config.hosts and on is not None:
+        raise ConfigError(f"--on {on}: the file has no hosts; add [hosts.{on}], or leave it out")
+    if config.hosts and on is None:
+        raise ConfigError(f"the file has hosts {', '.join(config.hosts)}; say which of them this is: --on HOST")
+    if on is not None and on not in config.hosts:
+        raise ConfigError(f"--on {on} is none of the file's hosts {', '.join(config.hosts)}{nearest(on, config.hosts)}")
+    return on or ""
 
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:

@@ -17,6 +17,7 @@ from actorlm.errors import ConfigError
 from actorlm.ownership import check_above
 
 PRIVATE = 0o700
+ADDRESS_FILE = "address"
 LONGEST_BASE = 64
 """Bytes of a base directory that leave room for `/12345678/detokenizer-63-tokens` within the 107 of an ipc path."""
 
@@ -74,6 +75,11 @@ class Instance:
                 if lock is not None:
                     return cls(directory, lock)
 
+    def publish(self, address: str) -> None:
+        """Tells operators of this machine where the supervisor is, if that is not in this directory."""
+        if not address.startswith("ipc:"):
+            (self.directory / ADDRESS_FILE).write_text(address)
+
     def close(self) -> None:
         """Removes the directory, and the one above it if it is empty then; frees the lock."""
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -110,6 +116,14 @@ def running() -> list[Path]:
     """The run directories of this user that living supervisors hold. A base that is not private is not looked into."""
     bases = [base for base in runtime_directories() if _is_private(base)]
     return [directory for base in bases for directory in sorted(base.iterdir()) if _held(directory)]
+
+
+def supervisor_address(directory: Path) -> str:
+    """Where the supervisor of a run directory is."""
+    try:
+        return (directory / ADDRESS_FILE).read_text()
+    except FileNotFoundError:
+        return f"ipc://{directory}/supervisor"
 
 
 def find_in_base(name: str) -> Path | None:

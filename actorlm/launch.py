@@ -9,6 +9,7 @@ import asyncio
 import platform
 import socket
 from collections.abc import Awaitable, Callable
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -86,9 +87,13 @@ class _Child:
         return Membership(self.link(Role.SUPERVISOR, inbox or self.inbox), Metrics(), self.network, pulse)
 
     def detokenizers(self) -> dict[int, Link]:
-        """A link to every detokenizer, by index."""
-        planned = self.spec.topology.of_role(Role.DETOKENIZER)
-        return {process.index: self.link(process.name, self.inbox) for process in planned}
+        """A link to every detokenizer that this actor uses, by index."""
+        used = [
+            one
+            for one in self.spec.topology.of_role(Role.DETOKENIZER)
+            if any(fnmatchcase(one.name, pattern) for pattern in self.spec.process.connects)
+        ]
+        return {process.index: self.link(process.name, self.inbox) for process in used}
 
     @property
     def inbox(self) -> Any:
@@ -303,14 +308,17 @@ def _build_tensor_worker(spec: Specification) -> Any:
 
     process, topology = spec.process, spec.topology
     assert process.place is not None, "tensors are computed in a place"
-    meeting = f"{topology.directory}/{process.group}-meeting-{spec.incarnation}"
+    meeting = topology.meeting(process.group, spec.incarnation)
+    own = spec.config.hosts[process.host].address if process.host else None
     # the step timeout knows more, so it comes first
     patience_s = max(PATIENCE_S, 2 * spec.config.supervision.step_timeout_s)
     return build_worker(
         spec.config,
         spec.model,
         place=process.place,
-        meet=meet_at(meeting, process.place, patience_s) if process.place.world_size > 1 else None,
+        meet=meet_at(meeting, process.place, patience_s, occasion=f"{process.group}-{spec.incarnation}", own=own)
+        if process.place.world_size > 1
+        else None,
         num_blocks=_num_blocks(spec),
         threads=topology.threads,
     )

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from actorlm.instance import running
+from actorlm.instance import running, supervisor_address
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.operator import TreeDescribed
 from actorlm.messages.supervisor import DescribeTree
@@ -39,7 +39,7 @@ async def _ask(directory: Path) -> TreeDescribed | str:
     network = ZeroMQNetwork(protocol())
     mailbox: Mailbox[Any] = Mailbox(Role.OPERATOR, 64, Overflow.PAUSE)
     link = network.connect(
-        f"ipc://{directory}/{Role.SUPERVISOR}",
+        supervisor_address(directory),
         peer=Role.SUPERVISOR,
         identity=this_process(Role.OPERATOR, f"{Role.OPERATOR}-{os.getpid()}"),
         mailbox=mailbox,

@@ -84,10 +84,10 @@ def child_environment(topology: Topology, inherited: Mapping[str, str]) -> dict[
     }
 
 
-def plan_tree(config: Config, model: ModelDescription, directory: str) -> Topology:
-    """The topology of this model on this machine. Starts nothing."""
+def plan_tree(config: Config, model: ModelDescription, directory: str, on: str = "") -> Topology:
+    """The topology of this model on this machine, which is the host `on`, or any. Starts nothing."""
     free_bytes, cores = psutil.virtual_memory().available, len(os.sched_getaffinity(0))
-    return plan(config, model, directory=directory, free_bytes=free_bytes, cores=cores)
+    return plan(config, model, directory=directory, free_bytes=free_bytes, cores=cores, on=on)
 
 
 def check_security(config: SecurityConfig, topology: Topology) -> str:

@@ -1,6 +1,7 @@
 """What follows the death of an actor, by its role, and within which bounds: options in, a `Supervision` out."""
 
 import math
+from collections.abc import Iterable
 
 from actorlm.config import Config
 from actorlm.runtime.children import Child, OnDeath
@@ -20,13 +21,14 @@ ON_DEATH: dict[Role, OnDeath] = {
 """Workers that a launcher has started are the exception: they end the tree, and the launcher starts the job again."""
 
 
-def supervision(config: Config, topology: Topology, pulse: Pulse, host: str) -> Supervision:
-    """The supervision of all processes of a tree, on this host."""
-    return Supervision([child_of(process, host) for process in topology.processes], limits(config, pulse))
+def supervision(config: Config, topology: Topology, pulse: Pulse, host: str, absent: Iterable[str] = ()) -> Supervision:
+    """The supervision of all processes of a tree, on this host and those that are still `absent`."""
+    return Supervision([child_of(process, host) for process in topology.processes], limits(config, pulse), absent)
 
 
-def child_of(process: PlannedProcess, host: str) -> Child:
-    """A planned process as its supervisor sees it."""
+def child_of(process: PlannedProcess, machine: str) -> Child:
+    """A planned process as its supervisor sees it. Its host is the planned one, or else the `machine`."""
+    host = process.host or machine
     on_death = ON_DEATH[process.role] if process.launched_rank is None else OnDeath.END_TREE
     return Child(process.name, process.role, process.group, on_death, host=host, ranks=_ranks(process))
 

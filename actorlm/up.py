@@ -8,12 +8,14 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
+from actorlm.actors.agents import Agents
 from actorlm.actors.ending import INTERRUPTED_STATUS
 from actorlm.actors.supervisor import Supervisor
+from actorlm.agreement import difference, facts
 from actorlm.api.keys import WatchedKeys
 from actorlm.api.tls import Tls
 from actorlm.checkpoint.description import ModelDescription
@@ -24,16 +26,19 @@ from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.planning import check_security, child_environment, find_model, kernels, plan_tree
 from actorlm.policies import supervision
+from actorlm.reach import check_free, check_own, resolved
 from actorlm.recording.begin import check_directory
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess, SupervisedProcess
 from actorlm.runtime.curve import Security
+from actorlm.runtime.hosts import Hosts
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.launched import LaunchedProcess
 from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.network import Server
 from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.screen import Screen, screen_for
-from actorlm.topology import PlannedProcess, Role, Topology
+from actorlm.topology import PlannedProcess, Role, Topology, crossings
 
 BACKLOG = 2048
 
@@ -54,14 +59,18 @@ def leave_on_signals() -> None:
         signal.signal(number, leave)
 
 
-def run_tree(config: Config, launched: Callable[[], Mapping[int, LaunchedProcess]] = dict) -> int:
+def run_tree(
+    config: Config, launched: Callable[[], Mapping[int, LaunchedProcess]] = dict, file: str = "deployment.toml"
+) -> int:
     """Runs a whole tree in the foreground; returns the exit status. Raises ActorlmError for what never started.
 
-    `launched` waits for the processes that a launcher has started, and returns them by their rank.
+    `launched` waits for the processes that a launcher has started, and returns them by their rank. Processes of hosts
+    other than the lead are started there; `file` is the name by which that is asked for.
     """
     screen = screen_for(config.observability.log_format)
     check_files(config.http)
-    listener = listen(config)
+    written, config = config, resolved(config, config.lead)
+    listener = listen(config) if config.has_http(config.lead) else None
     try:
         if config.observability.record_dir is not None:
             check_directory(config.observability.record_dir)
@@ -71,18 +80,28 @@ def run_tree(config: Config, launched: Callable[[], Mapping[int, LaunchedProcess
         instance = Instance.create()
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
-            topology = plan_tree(config, model, str(instance.directory))
-            _warn_of_short_cache(topology, model, screen)
+            topology = plan_tree(config, model, str(instance.directory), config.lead)
+            check_addresses(config, topology, config.lead)
+            instance.publish(topology.address(Role.SUPERVISOR))
+            _warn(topology, model, screen)
             if warning := check_security(config.security, topology):
-                screen.line(warning)
+                screen.line(warning, "warning")
             with _placed(config, topology) as start_worker:
-                spawn = _spawner(config, model, topology, listener, launched(), start_worker)
-                return _supervise(config, model, topology, listener, screen, spawn)
+                spawn = spawner(config, model, topology, listener, launched(), start_worker)
+                return _supervise(_Tree(config, written, file, model, topology, listener, screen, spawn))
         finally:
             instance.close()
     finally:
         screen.close()
-        listener.close()
+        if listener is not None:
+            listener.close()
+
+
+def check_addresses(config: Config, topology: Topology, on: str) -> None:
+    """Raises ConfigError for a TCP address that this machine, the host `on`, cannot bind."""
+    if on:
+        check_own(config, on)
+    check_free(topology.bound_on(on))
 
 
 def _placed(config: Config, topology: Topology) -> contextlib.AbstractContextManager[StartWorker | None]:
@@ -98,7 +117,9 @@ def _placed(config: Config, topology: Topology) -> contextlib.AbstractContextMan
     return placed(topology, config.parallel.ray_address, config.supervision.start_timeout_s)
 
 
-def _warn_of_short_cache(topology: Topology, model: ModelDescription, screen: Screen) -> None:
+def _warn(topology: Topology, model: ModelDescription, screen: Screen) -> None:
+    for crossing in crossings(topology):
+        screen.line(f"warning: {crossing}")
     longest = topology.kv_cache_tokens + 1  # the last token of a sequence is never stored
     if longest < model.max_model_len:
         screen.line(
@@ -131,29 +152,47 @@ def listen(config: Config) -> socket.socket:
     return sock
 
 
-def url(http: HttpConfig, port: int) -> str:
-    """The service's address as a URL."""
-    scheme = "http" if http.tls_certificate is None else "https"
-    return f"{scheme}://[{http.host}]:{port}" if ":" in http.host else f"{scheme}://{http.host}:{port}"
+def url(http: HttpConfig, port: int, host: str = "") -> str:
+    """The service's address as a URL, on the host of these options or another one."""
+    scheme, host = "http" if http.tls_certificate is None else "https", host or http.host
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _supervise(
-    config: Config, model: ModelDescription, topology: Topology, listener: socket.socket, screen: Screen, spawn: Spawn
-) -> int:
+class _Tree(NamedTuple):
+    """All that a supervisor is made of. `written` are the options before names became addresses."""
+
+    config: Config
+    written: Config
+    file: str
+    model: ModelDescription
+    topology: Topology
+    listener: socket.socket | None
+    screen: Screen
+    spawn: Spawn
+
+    @property
+    def url(self) -> str:
+        """Of the lead's frontends, or of those of the first host that has any."""
+        http = self.config.http
+        if self.listener is not None:
+            return url(http, self.listener.getsockname()[1])
+        return url(http, http.port, self.topology.of_role(Role.FRONTEND)[0].host)
+
+
+def _supervise(tree: _Tree) -> int:
     import uvloop  # noqa: PLC0415 - `plan` and `--help` do without
 
     signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)  # an exception in the loop's own code would break it
-    supervisor: Supervisor = uvloop.run(_run(config, model, topology, listener, screen, spawn))
+    supervisor: Supervisor = uvloop.run(_run(tree))
     for number in SUPERVISORS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # there is nothing left that it could stop
     if supervisor.cause:
-        screen.line(f"actorlm: {supervisor.cause.splitlines()[0]}", "error")
+        tree.screen.line(f"actorlm: {supervisor.cause.splitlines()[0]}", "error")
     return supervisor.status
 
 
-async def _run(
-    config: Config, model: ModelDescription, topology: Topology, listener: socket.socket, screen: Screen, spawn: Spawn
-) -> Supervisor:
+async def _run(tree: _Tree) -> Supervisor:
+    config, topology = tree.config, tree.topology
     mailbox: Mailbox[Any] = Mailbox(Role.SUPERVISOR, MAILBOX_CAPACITY, Overflow.PAUSE)
     security = Security.of(config.security.keys, Role.SUPERVISOR, insecure=config.security.insecure)
     network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY, security=security)
@@ -165,19 +204,26 @@ async def _run(
         inbox=INBOXES[Role.SUPERVISOR],
         admits=tuple(Role),
     )
-    address = url(config.http, listener.getsockname()[1])
     pulse = Pulse(config.supervision.heartbeat_timeout_s)
+    agents = _agents(tree, server, pulse)
+    hosts = {process.name: process.host for process in topology.processes}
+
+    def spawn(name: str, incarnation: int) -> SupervisedProcess:
+        here = hosts[name] == topology.lead
+        return tree.spawn(name, incarnation) if here else agents.spawn(hosts[name], name, incarnation)
+
     supervisor = Supervisor(
         mailbox,
         server=server,
         tallies=network.tallies,
-        supervision=supervision(config, topology, pulse, identity.host),
+        supervision=supervision(config, topology, pulse, identity.host, agents.missing),
         pulse=pulse,
         spawn=spawn,
-        screen=screen,
-        model=model.name,
-        url=address,
-        ready_text=_ready_text(config, model, topology, address),
+        agents=agents,
+        screen=tree.screen,
+        model=tree.model.name,
+        url=tree.url,
+        ready_text=_ready_text(config, tree.model, topology, tree.url),
         drain_timeout_s=config.supervision.drain_timeout_s,
     )
     try:
@@ -187,19 +233,38 @@ async def _run(
     return supervisor
 
 
+def _agents(tree: _Tree, server: Server, pulse: Pulse) -> Agents:
+    others = [host for host in tree.config.hosts if host != tree.topology.lead]
+    ours = facts(tree.written, tree.model)
+    return Agents(
+        server,
+        Hosts(others, silence_ticks=pulse.beats),
+        kv_cache_tokens=tree.topology.kv_cache_tokens,
+        difference=lambda arrival: difference(ours, arrival.facts),
+        run_there={host: what_to_run(tree.written, tree.file, host) for host in others},
+        say=tree.screen.line,
+    )
+
+
+def what_to_run(config: Config, file: str, host: str) -> str:
+    """What starts a host's part of the tree, and where."""
+    return f"`actorlm up {file} --on {host}` on {config.hosts[host].address}"
+
+
 def _ready_text(config: Config, model: ModelDescription, topology: Topology, address: str) -> str:
     replicas = f" in each of {config.parallel.data} replicas" if config.parallel.data > 1 else ""
     return f"{address} serves {model.name}, KV cache of {topology.kv_cache_tokens:,} tokens{replicas}"
 
 
-def _spawner(
+def spawner(
     config: Config,
     model: ModelDescription,
     topology: Topology,
-    listener: socket.socket,
+    listener: socket.socket | None,
     launched: Mapping[int, LaunchedProcess],
     start_worker: StartWorker | None,
 ) -> Spawn:
+    """What starts the processes of this machine."""
     processes = {process.name: process for process in topology.processes}
     environment = child_environment(topology, os.environ)
     keyless = msgspec.structs.replace(config, http=msgspec.structs.replace(config.http, api_key=None))
@@ -207,14 +272,14 @@ def _spawner(
 
     def spawn(name: str, incarnation: int) -> SupervisedProcess:
         process = processes[name]
-        sockets = [listener] if process.role == Role.FRONTEND else []
+        sockets = [listener] if listener is not None and process.role == Role.FRONTEND else []
         specification = Specification(
             process=process,
             incarnation=incarnation,
             topology=topology,
             config=config if process.role == Role.FRONTEND else keyless,
             model=model,
-            listener=listener.fileno() if sockets else None,
+            listener=sockets[0].fileno() if sockets else None,
         )
         text = msgspec.json.encode(specification)
         if process.launched_rank:

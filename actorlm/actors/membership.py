@@ -44,7 +44,7 @@ class Membership:
 
     def linked(self) -> None:
         """The link has come up, for the first time or again."""
-        early, self._early = [*self._standing, *self._early], []
+        early, self._early = [*self._early, *self._standing], []
         for message in early:
             self.say(message)
 

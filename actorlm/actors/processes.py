@@ -86,6 +86,11 @@ class Processes:
         for running in self._running.values():
             running.process.signal(signal.SIGKILL)
 
+    def expect_end(self, name: str) -> None:
+        """The end of this process is no news."""
+        if name in self._running:
+            self._running[name].ends = True
+
     def expect_ends(self) -> None:
         """From now on no end of a process is news."""
         for running in self._running.values():

@@ -11,22 +11,28 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import assert_never
 
+from actorlm.actors.agents import Agents
 from actorlm.actors.ending import INTERRUPTED_STATUS, Ending
 from actorlm.actors.operators import Operators
 from actorlm.actors.peers import Peers
 from actorlm.actors.processes import Processes, Running
 from actorlm.actors.scrape import Scrapes, samples_of
 from actorlm.errors import ProtocolError
-from actorlm.messages.actor import Census, MetricSample, TreeChanged, TreeState
+from actorlm.messages.actor import Census, Drain, MetricSample, TreeChanged, TreeState
 from actorlm.messages.supervisor import (
     ActorReady,
     DescribeTree,
     Drained,
+    FromHosts,
     Heartbeat,
+    HostArrived,
+    HostLeaving,
     Inbox,
     MetricsReported,
     PeerStuck,
     PhaseChanged,
+    ProcessEnded,
+    ProcessStarted,
     ReadMetrics,
 )  # fmt: skip
 from actorlm.runtime.actor import Actor
@@ -65,6 +71,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         supervision: Supervision,
         pulse: Pulse,
         spawn: Callable[[str, int], SupervisedProcess],
+        agents: Agents,
         screen: Screen,
         model: str,
         url: str,
@@ -79,11 +86,15 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         self._ready_text = ready_text
         self._drain_timeout_s = drain_timeout_s
         self._processes = Processes(spawn, self._exited)
+        self._agents = agents
+        agents.watch(self)
         self._peers = Peers(server, self._processes, self._does_not_read)
         self._end = Ending(supervision.children, self._processes, self._peers)
         self._operators = Operators(supervision, self._processes, self._peers, model=model, url=url)
         self._scrapes = Scrapes(self._peers.say)
         self._state = TreeState.STARTING
+        self._leaving: dict[str, set[str]] = {}
+        """The hosts that have been told to end, and their frontends that are not done yet."""
 
     @property
     def status(self) -> int:
@@ -97,8 +108,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
         """The supervisor's table of contents."""
-        if sender not in self._supervision.children and not isinstance(message, DescribeTree | PeerJoined):
-            raise ProtocolError(f"{sender}, which is no actor of this tree, says {type(message).__name__}")
+        self._check_sender(sender, message)
         match message:
             case Heartbeat():
                 self._heard(sender, message)
@@ -109,12 +119,14 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             case PeerStuck():
                 self._processes.kill(message.name, f"{sender} finds its queue full")
             case Drained():
-                self._end.has_drained(sender)
+                self._drained(sender)
             case ReadMetrics():
                 own = (*self._restarts(), *samples_of(self, self._tallies))
                 self._scrapes.begin(sender, message.token, self._peers.members, own)
             case MetricsReported():
                 self._scrapes.reported(sender, message)
+            case HostArrived() | HostLeaving() | ProcessStarted() | ProcessEnded():
+                self._agents.receive(sender, message)
             case DescribeTree():
                 self._operators.describe(sender, self._state)
             case PeerJoined():
@@ -123,6 +135,14 @@ class Supervisor(Actor[Inbox | LinkEvent]):
                 pass
             case _:
                 assert_never(message)
+
+    def _check_sender(self, sender: str, message: Inbox | LinkEvent) -> None:
+        """Raises ProtocolError for what is not the sender's to say."""
+        if isinstance(message, DescribeTree | PeerJoined):
+            return
+        of_hosts = isinstance(message, FromHosts) or (isinstance(message, Heartbeat) and sender in self._agents)
+        if sender not in (self._agents if of_hosts else self._supervision.children):
+            raise ProtocolError(f"{sender}, who may not say so in this tree, says {type(message).__name__}")
 
     async def supervise(self) -> None:
         """Starts the tree and keeps it until a signal or a cause to give up ends it.
@@ -136,11 +156,13 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
         self._perform(self._supervision.start(time.monotonic()))
         self.spawn(self._watch())
+        self.spawn(self._agents.remind())
         await self.run()
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._pulse.until_tick(time.monotonic()))
+            self._agents.tick()
             if not self._end.has_begun:
                 self._perform(self._supervision.tick())
 
@@ -198,6 +220,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         self._processes.kill(name, "it does not read what the supervisor sends")
 
     def _heard(self, sender: str, message: Heartbeat) -> None:
+        self._agents.heard(sender)
         running = self._processes.get(sender)
         if running is not None:
             self._supervision.heard(sender, [Report(duty.what, duty.pending, duty.done) for duty in message.duties])
@@ -224,6 +247,40 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         now = time.monotonic()
         self._screen.phase(sender, running.phase, now - running.phase_at)
         running.phase, running.phase_at = following, now
+
+    # Hosts.
+
+    def host_came(self, host: str) -> None:
+        """See `agents.Watcher`."""
+        self._screen.line(f"host {host} has joined")
+        if not self._end.has_begun:
+            self._perform(self._supervision.host_came(host, time.monotonic()))
+
+    def host_leaves(self, host: str) -> None:
+        """See `agents.Watcher`. Its frontends finish what they have accepted."""
+        frontends = {name for name in self._peers.frontends if self._supervision.children[name].host == host}
+        self._leaving[host] = frontends
+        for frontend in frontends:
+            self._peers.say(frontend, Drain(self._drain_timeout_s))
+        delay_s = self._drain_timeout_s if frontends else 0.0
+        asyncio.get_running_loop().call_later(delay_s, self._agents.release, host)
+
+    def _drained(self, frontend: str) -> None:
+        self._end.has_drained(frontend)
+        for host, frontends in list(self._leaving.items()):
+            if frontend in frontends:
+                frontends.discard(frontend)
+                if not frontends:
+                    self._agents.release(host)
+
+    def host_lost(self, host: str, why: str, *, ordered: bool) -> None:
+        """See `agents.Watcher`."""
+        children = [child for child in self._supervision.children.values() if child.host == host]
+        self._screen.line(f"lost host {host}: {why}; with it {', '.join(child.name for child in children)}")
+        self._leaving.pop(host, None)
+        self._supervision.host_lost(host, ordered=ordered)
+        for child in children:
+            self._processes.expect_end(child.name)
 
     # The tree.
 
@@ -252,6 +309,8 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     def _greet(self, message: PeerJoined) -> None:
         if message.name in self._supervision.children:
             self._peers.joined(message)
+        if message.role == Role.HOST:
+            self._agents.joined(message.name)
         if message.role == Role.FRONTEND:
             self._peers.say(message.name, TreeChanged(self._state))
         elif message.role == Role.BALANCER:

@@ -134,12 +134,17 @@ def build_worker(
     )
 
 
-def meet_at(address: str, place: Place, patience_s: float) -> Callable[[], Any]:
-    """What makes the `Meeting` of a replica's ranks at an address that is new with each of their starts."""
+def meet_at(
+    address: str, place: Place, patience_s: float, *, occasion: str = "replica", own: str | None = None
+) -> Callable[[], Any]:
+    """What makes the `Meeting` of a replica's ranks; the address or the occasion is new with each of their starts.
+
+    `own` is the address by which other hosts reach this one.
+    """
 
     def meet() -> Any:
         from actorlm.parallel.meeting import Meeting  # noqa: PLC0415 - imports torch
 
-        return Meeting(address, place, patience_s=patience_s)
+        return Meeting(address, place, patience_s=patience_s, occasion=occasion, own=own)
 
     return meet

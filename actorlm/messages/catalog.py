@@ -11,6 +11,7 @@ from actorlm.messages import (
     engine,
     executor,
     frontend,
+    host,
     operator,
     supervisor,
     worker,
@@ -28,6 +29,7 @@ INBOXES: dict[str, Any] = {
     "executor": executor.Inbox,
     "worker": worker.Inbox,
     "supervisor": supervisor.Inbox,
+    "host": host.Inbox,
     "operator": operator.Inbox,
     "client": client.Inbox,
 }

@@ -1,4 +1,4 @@
-"""What a Supervisor receives: from every actor of its host, and from operators (`actorlm ps`)."""
+"""What a Supervisor receives: from every actor of its tree, from other hosts, and from operators (`actorlm ps`)."""
 
 from actorlm.messages.actor import MetricSample
 from actorlm.wire import Message
@@ -70,4 +70,48 @@ class DescribeTree(Message):
     """An operator asks what is running; answered by TreeDescribed."""
 
 
-Inbox = ActorReady | PhaseChanged | Heartbeat | PeerStuck | Drained | ReadMetrics | MetricsReported | DescribeTree
+class HostArrived(Message):
+    """The sender speaks for a host, whose processes it starts when told to; answered by HostAdmitted or HostRefused.
+
+    `who` is its process and machine, `facts` what all hosts must have alike, by the name of the field, and
+    `kv_cache_tokens` what its memory has room for in each replica.
+    """
+
+    host: str
+    who: str
+    facts: dict[str, str]
+    kv_cache_tokens: int
+
+
+class HostLeaving(Message):
+    """The sender's host has been told to end; answered by HostReleased when nothing there is needed any more."""
+
+
+class ProcessStarted(Message):
+    """A process exists on the sender's host. The answer to StartProcess."""
+
+    name: str
+    incarnation: int
+    pid: int
+
+
+class ProcessEnded(Message):
+    """A process of the sender's host has ended in this way."""
+
+    name: str
+    incarnation: int
+    how: str
+
+
+FromHosts = HostArrived | HostLeaving | ProcessStarted | ProcessEnded
+Inbox = (
+    ActorReady
+    | PhaseChanged
+    | Heartbeat
+    | PeerStuck
+    | Drained
+    | ReadMetrics
+    | MetricsReported
+    | DescribeTree
+    | FromHosts
+)

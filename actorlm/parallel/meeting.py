@@ -34,7 +34,8 @@ class Meeting:
     """One rank among those of its replica. `patience_s` bounds each later wait for another one.
 
     The ranks of an `occasion` keep to themselves in a store that others use, too, and that `exists` already or that the
-    first of them makes. Raises PeerMissing if the others do not come within `meet_s`.
+    first of them makes. `own` is the address by which others reach this rank, by default the one that the way to
+    them begins at. Raises PeerMissing if the others do not come within `meet_s`.
     """
 
     def __init__(
@@ -46,12 +47,15 @@ class Meeting:
         meet_s: float = MEET_S,
         occasion: str = "replica",
         exists: bool = False,
+        own: str | None = None,
     ) -> None:
+        self._own = own
         self._address = address
         self._place = place
         self._patience_s = patience_s
         try:
-            store = _open_store(address, place, exists=exists, timeout=timedelta(seconds=meet_s))
+            timeout = timedelta(seconds=meet_s)
+            store = _open_store(address, place, exists=exists, exactly=own is not None, timeout=timeout)
             self._store: Any = dist.PrefixStore(occasion, store)
         except RuntimeError as error:
             raise _missing(f"the ranks cannot meet at {address}", error) from error
@@ -120,7 +124,7 @@ class Meeting:
         return memory
 
     def _gloo(self, name: str, ranks: range) -> Any:
-        host = LOOPBACK if self._is_one_machine(ranks) else own_address(self._address)
+        host = LOOPBACK if self._is_one_machine(ranks) else self._own or own_address(self._address)
         options = dist.ProcessGroupGloo._Options()  # noqa: SLF001 - what init_process_group makes from globals
         options._timeout = timedelta(seconds=self._patience_s)  # noqa: SLF001
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]  # noqa: SLF001
@@ -144,14 +148,26 @@ class Meeting:
         return value.decode()
 
 
-def _open_store(address: str, place: Place, *, exists: bool, timeout: timedelta) -> Any:
+def _open_store(address: str, place: Place, *, exists: bool, exactly: bool, timeout: timedelta) -> Any:
     if address.startswith(TCP):
         host, port = address.removeprefix(TCP).rsplit(":", 1)
         hosts = place.rank == 0 and not exists
+        if hosts and exactly:
+            return _lead_store(host.strip("[]"), int(port), place.world_size, timeout)
         return dist.TCPStore(host.strip("[]"), int(port), place.world_size, hosts, timeout, multi_tenant=True)
     store = dist.FileStore(address, place.world_size)
     store.set_timeout(timeout)
     return store
+
+
+def _lead_store(host: str, port: int, world_size: int, timeout: timedelta) -> Any:
+    """A store that listens at this address alone; by itself it would take every one of the machine's."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen()
+        return dist.TCPStore(host, port, world_size, True, timeout, master_listen_fd=listening.detach())
 
 
 def own_address(address: str) -> str:

@@ -7,6 +7,8 @@ that a stopped and continued machine is not taken for one.
 Before the tree has been ready once, any death takes it down: a tree that cannot start must say so. After that a death
 has the consequence that is written in its child, and a group restarts within the bounds of `intensity`. A restart that
 an operator ordered is no death: it is not counted, waits for no pause, and says of itself that it was ordered.
+
+What ends because its host is lost is no death either: its group waits for the host, and starts again when it is back.
 """
 
 from collections import defaultdict
@@ -88,12 +90,13 @@ class Limits:
 
 
 class Supervision:
-    """The children of one host and what to do about them. None of them is started yet."""
+    """The children of a tree and what to do about them. None is started yet, and the hosts `absent` are not here."""
 
-    def __init__(self, children: Sequence[Child], limits: Limits) -> None:
+    def __init__(self, children: Sequence[Child], limits: Limits, absent: Iterable[str] = ()) -> None:
         self.children = {child.name: child for child in children}
         self.limits = limits
         self.was_ready = False
+        self._absent = set(absent)
         self._started_at = 0.0
         self._given_up = False
         self._deaths: defaultdict[str, Deaths] = defaultdict(lambda: Deaths(limits.intensity))
@@ -108,16 +111,32 @@ class Supervision:
             assert alone or child.on_death is not OnDeath.RESTART_ALONE, f"{child.name} is not alone in its group"
 
     def start(self, now: float) -> list[Effect]:
-        """Start all children, in their order."""
+        """Start all children, in their order, but for groups that lack a host."""
         self._started_at = now
-        starts = [self._start(child, now) for child in self.children.values()]
-        return [*starts, LookAt(now + self.limits.start_timeout_s)]
+        return [*self._start_waiting(now), LookAt(now + self.limits.start_timeout_s)]
 
     def add(self, child: Child, now: float) -> list[Effect]:
         """Start one more child, for a time."""
         assert child.name not in self.children, f"{child.name} exists"
         self.children[child.name] = child
         return [self._start(child, now), LookAt(now + self.limits.start_timeout_s)]
+
+    def host_came(self, host: str, now: float) -> list[Effect]:
+        """Processes can be started on a host: start what waits for it."""
+        self._absent.discard(host)
+        return [*self._start_waiting(now), *self._restart_due(now)]
+
+    def host_lost(self, host: str, *, ordered: bool = False) -> None:
+        """A host is unreachable, or `ordered` to leave. The ends of its processes are reported as others are.
+
+        What its groups have died of may have been the loss already, so it is forgotten.
+        """
+        self._absent.add(host)
+        groups = {child.group for child in self.children.values() if child.host == host}
+        for group in groups:
+            self._deaths.pop(group, None)
+        if ordered:
+            self._ordered |= groups
 
     def ready(self, name: str, incarnation: int) -> list[Effect]:
         """A child says that it can do its work. An earlier incarnation is not believed."""
@@ -154,13 +173,20 @@ class Supervision:
         effects: list[Effect] = [AnnounceLost(name, child.role, child.incarnation, ordered), self._tree()]
         if child.is_extra:
             return effects
+        if child.host in self._absent:
+            self._due.setdefault(child.group, now)
+            return effects + self._end_group(child)
         if child.group in self._due:
             return [*effects, *self._restart_due(now)]  # the last of its group may end after the pause
         group = self.group(child.group)
         if not self.was_ready or any(other.on_death is OnDeath.END_TREE for other in group):
             return [*effects, *self._give_up(cause)]
-        effects += self._plan_restart(child.group, cause, now)
-        return effects + [KillChild(other.name, f"it restarts with {name}", True) for other in group if other.alive]
+        return effects + self._plan_restart(child.group, cause, now) + self._end_group(child)
+
+    def _end_group(self, child: Child) -> list[Effect]:
+        """Nobody of a group goes on without `child`."""
+        others = [other for other in self.group(child.group) if other.alive]
+        return [KillChild(other.name, f"it restarts with {child.name}", True) for other in others]
 
     def tick(self) -> list[Effect]:
         """The time of another heartbeat has passed: kill what is silent or stuck."""
@@ -196,7 +222,7 @@ class Supervision:
     def _restart_due(self, now: float) -> Iterator[Effect]:
         for group in [group for group, due in self._due.items() if due <= now]:
             members = self.group(group)
-            if any(child.alive for child in members):
+            if any(child.alive for child in members) or self._lacks_host(group):
                 continue
             del self._due[group]
             self._ordered.discard(group)
@@ -224,6 +250,14 @@ class Supervision:
         child.started_at = now
         child.incarnation += 1
         return StartChild(child.name, child.incarnation)
+
+    def _start_waiting(self, now: float) -> list[Effect]:
+        """Start those that were never started."""
+        waiting = [child for child in self.children.values() if child.state is ChildState.WAITING]
+        return [self._start(child, now) for child in waiting if not self._lacks_host(child.group)]
+
+    def _lacks_host(self, group: str) -> bool:
+        return any(child.host in self._absent for child in self.group(group))
 
     @property
     def _missing(self) -> tuple[str, ...]:

@@ -265,3 +265,97 @@ def test_readiness_of_an_earlier_life_is_not_believed(tree):
     tree.look(1.0)
     assert tree.ready("balancer", 1) == []
     assert tree.children["balancer"].state is ChildState.STARTING
+
+
+@pytest.fixture
+def spread():
+    """A replica on each of two hosts, and one on both; the other host is not here yet."""
+    children = [
+        Child("engine-0", "engine", "engine-0", OnDeath.RESTART_GROUP, host="a"),
+        Child("engine-1", "engine", "engine-1", OnDeath.RESTART_GROUP, host="b"),
+        Child("worker-2-0", "worker", "engine-2", OnDeath.RESTART_GROUP, host="a"),
+        Child("worker-2-1", "worker", "engine-2", OnDeath.RESTART_GROUP, host="b"),
+        Child("balancer", "balancer", "balancer", OnDeath.RESTART_ALONE, host="a"),
+    ]
+    return Supervision(children, LIMITS, absent=["b"])
+
+
+def _names(effects):
+    return [effect.name for effect in _kinds(effects, StartChild)]
+
+
+def _joined(spread):
+    spread.start(0.0)
+    spread.host_came("b", 1.0)
+    return [effect for child in spread.children.values() for effect in spread.ready(child.name, child.incarnation)]
+
+
+def test_a26_groups_wait_for_their_hosts_and_for_no_others(spread):
+    effects = spread.start(0.0)
+    assert _names(effects) == ["engine-0", "balancer"]
+    assert _names(spread.host_came("b", 1.0)) == ["engine-1", "worker-2-0", "worker-2-1"]
+
+
+def test_a26_a_host_that_never_comes_ends_the_start(spread):
+    spread.start(0.0)
+    spread.ready("engine-0", 1)
+    assert _kinds(spread.look(LIMITS.start_timeout_s), GiveUp)
+
+
+def test_a_lost_host_takes_its_replicas_and_those_that_span_it_and_no_others(spread):
+    assert _joined(spread)[-1] == TreeMoved(complete=True, serving=True, missing=())
+    spread.host_lost("b")
+    effects = spread.exited("engine-1", "gone", 2.0) + spread.exited("worker-2-1", "gone", 2.0)
+    assert _kinds(effects, KillChild) == [KillChild("worker-2-0", "it restarts with worker-2-1", True)]
+    assert _kinds(effects, TreeMoved)[-1].missing == ("engine-1", "worker-2-1")
+    spread.exited("worker-2-0", "killed", 2.0)
+    assert _names(spread.look(1000.0)) == [], "they wait for the host"
+    assert _names(spread.host_came("b", 1001.0)) == ["engine-1", "worker-2-0", "worker-2-1"]
+    assert {child.incarnation for child in spread.children.values()} == {1, 2}
+
+
+def test_losing_a_host_again_and_again_is_no_restart_that_counts(spread):
+    _joined(spread)
+    for turn in range(10):
+        spread.host_lost("b")
+        effects = spread.exited("engine-1", "gone", turn) + spread.exited("worker-2-1", "gone", turn)
+        effects += spread.exited("worker-2-0", "killed", turn)
+        effects += spread.host_came("b", turn)
+        assert _kinds(effects, GiveUp) == []
+    assert _kinds(spread.exited("engine-0", "x", 10.0), GiveUp) == []
+
+
+def test_what_a_group_died_of_when_its_host_was_being_lost_is_forgotten(spread):
+    _joined(spread)
+    for turn in range(10):
+        spread.exited("worker-2-0", "its peer is gone", turn)
+        spread.host_lost("b")
+        effects = spread.exited("worker-2-1", "gone", turn) + spread.exited("engine-1", "gone", turn)
+        assert _kinds(effects, GiveUp) == []
+        spread.host_came("b", turn + 0.5)
+
+
+def test_a_host_that_is_told_to_leave_is_ordered_to(spread):
+    _joined(spread)
+    spread.host_lost("b", ordered=True)
+    assert _kinds(spread.exited("engine-1", "gone", 2.0), AnnounceLost) == [AnnounceLost("engine-1", "engine", 1, True)]
+    spread.host_came("b", 3.0)
+    assert not _kinds(spread.exited("engine-1", "x", 4.0), AnnounceLost)[0].ordered
+
+
+def test_a_host_lost_before_the_tree_was_ready_is_waited_for(spread):
+    spread.start(0.0)
+    spread.host_came("b", 1.0)
+    spread.host_lost("b")
+    assert _kinds(spread.exited("engine-1", "gone", 2.0), GiveUp) == []
+    assert _names(spread.host_came("b", 3.0)) == ["engine-1"]
+
+
+def test_a_rank_that_dies_of_its_peers_host_waits_for_that_host_too(spread):
+    _joined(spread)
+    effects = spread.exited("worker-2-0", "its peer is gone", 2.0)
+    assert _kinds(effects, KillChild) == [KillChild("worker-2-1", "it restarts with worker-2-0", True)]
+    spread.host_lost("b")
+    spread.exited("worker-2-1", "gone", 3.0)
+    assert _names(spread.look(100.0)) == []
+    assert "worker-2-0" in _names(spread.host_came("b", 101.0))

@@ -1,0 +1,173 @@
+"""`actorlm up FILE --on HOST` on a host that does not lead: runs its part of the tree for as long as there is a lead.
+
+The same is checked first as on the lead. Then lives of a HostAgent follow each other: each joins the lead, and ends
+when that is out of reach. Without a lead for the start timeout the command ends, with a non-zero status.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import time
+from typing import Any, NamedTuple
+
+import msgspec
+
+from actorlm.actors.ending import FORCED_STATUS, INTERRUPTED_STATUS
+from actorlm.actors.host_agent import HostAgent, Outcome, Spawn
+from actorlm.agreement import facts
+from actorlm.checkpoint.description import ModelDescription
+from actorlm.config import Config
+from actorlm.errors import PeerMissing
+from actorlm.instance import Instance
+from actorlm.launch import MAILBOX_CAPACITY
+from actorlm.messages.catalog import INBOXES, protocol
+from actorlm.messages.supervisor import HostArrived
+from actorlm.planning import find_model, kernels, plan_tree
+from actorlm.reach import resolved
+from actorlm.runtime.child import SUPERVISORS_SIGNALS
+from actorlm.runtime.identity import this_process
+from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.pulse import Pulse
+from actorlm.runtime.zeromq import ZeroMQNetwork
+from actorlm.screen import Screen
+from actorlm.topology import Role, Topology
+from actorlm.up import check_addresses, listen, spawner, what_to_run
+
+REMIND_S = 10.0
+
+
+class _Host(NamedTuple):
+    """All that an agent is made of. `written` are the options before names became addresses."""
+
+    name: str
+    config: Config
+    written: Config
+    file: str
+    model: ModelDescription
+    topology: Topology
+    listener: socket.socket | None
+    screen: Screen
+
+    def spawner(self, kv_cache_tokens: int) -> Spawn:
+        """What starts processes here, for the KV cache that the lead has planned."""
+        topology = msgspec.structs.replace(self.topology, kv_cache_tokens=kv_cache_tokens)
+        return spawner(self.config, self.model, topology, self.listener, {}, None)
+
+    def arrival(self) -> HostArrived:
+        """What the lead is told."""
+        who = f"pid {os.getpid()} on {socket.gethostname()} ({self.config.hosts[self.name].address})"
+        return HostArrived(self.name, who, facts(self.written, self.model), self.topology.kv_cache_tokens)
+
+
+def run_host(config: Config, name: str, file: str) -> int:
+    """Runs one host's part of a tree in the foreground; returns the exit status.
+
+    Raises ActorlmError for what never started, if the lead refuses this host, and if there is no lead.
+    """
+    screen = Screen()
+    written, config = config, resolved(config, name)
+    listener = listen(config) if config.has_http(name) else None
+    try:
+        model = find_model(config, screen.bar)
+        screen.line(f"{'kernels':>14}  {kernels(config)}")
+        signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)  # until the directory is sure to go
+        instance = Instance.create()
+        try:
+            topology = plan_tree(config, model, str(instance.directory), name)
+            check_addresses(config, topology, name)
+            instance.publish(topology.address(Role.SUPERVISOR))
+            return _serve(_Host(name, config, written, file, model, topology, listener, screen))
+        finally:
+            instance.close()
+    finally:
+        screen.close()
+        if listener is not None:
+            listener.close()
+
+
+def _serve(host: _Host) -> int:
+    import uvloop  # noqa: PLC0415 - `plan` and `--help` do without
+
+    status: int = uvloop.run(_Lives(host).run())
+    return status
+
+
+class _Lives:
+    """One agent after the other."""
+
+    def __init__(self, host: _Host) -> None:
+        self._host = host
+        self._agent: HostAgent | None = None
+        self._signalled = 0
+        self._lead_seen_at = time.monotonic()
+        self._patience_s = host.config.supervision.start_timeout_s
+        lead = host.topology.lead
+        self._lead = f"host {lead}, {what_to_run(host.written, host.file, lead)}"
+
+    async def run(self) -> int:
+        """The exit status, once the host has been told to end. Raises PeerMissing if there is no lead."""
+        loop = asyncio.get_running_loop()
+        for number in SUPERVISORS_SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
+        reminding = loop.create_task(self._remind())
+        try:
+            while not self._signalled:
+                outcome = await self._live()
+                if outcome is Outcome.MISSING:
+                    raise PeerMissing(f"no lead within {self._patience_s:g} s (--start-timeout-s): {self._lead}")
+        finally:
+            reminding.cancel()
+        if self._signalled == signal.SIGINT:
+            return INTERRUPTED_STATUS
+        return FORCED_STATUS if outcome is Outcome.FORCED else 0
+
+    async def _live(self) -> Outcome:
+        """One life."""
+        host, config = self._host, self._host.config
+        name = f"{Role.HOST}-{host.name}-{secrets.token_hex(4)}"
+        mailbox: Mailbox[Any] = Mailbox(name, MAILBOX_CAPACITY, Overflow.PAUSE)
+        network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY)
+        link = network.connect(
+            host.topology.address(Role.SUPERVISOR),
+            peer=Role.SUPERVISOR,
+            identity=this_process(Role.HOST, name),
+            mailbox=mailbox,
+            inbox=INBOXES[Role.HOST],
+        )
+        self._agent = agent = HostAgent(
+            name,
+            mailbox,
+            link=link,
+            arrival=host.arrival(),
+            spawner=host.spawner,
+            pulse=Pulse(config.supervision.heartbeat_timeout_s),
+            say=host.screen.line,
+            drain_timeout_s=config.supervision.drain_timeout_s,
+            patience_s=self._lead_seen_at + self._patience_s - time.monotonic(),
+        )
+        try:
+            await agent.serve()
+        finally:
+            await network.close()
+        if agent.is_admitted:
+            self._lead_seen_at = time.monotonic()
+        return agent.outcome
+
+    def _on_signal(self, number: int) -> None:
+        self._signalled = self._signalled or number
+        if self._agent is None:
+            return
+        if number == signal.SIGINT:
+            self._agent.interrupt()
+        else:
+            self._agent.leave()
+
+    async def _remind(self) -> None:
+        """Names the lead while it is missing, and what to run there, again and again."""
+        while True:
+            await asyncio.sleep(REMIND_S)
+            if self._agent is not None and not self._agent.is_admitted:
+                self._host.screen.line(f"waiting for the lead, {self._lead}")

@@ -1,0 +1,234 @@
+"""Trees of several hosts, which are loopback addresses of this machine."""
+
+import random
+import signal
+
+import httpx
+import pytest
+from tree import until
+
+HEARTBEAT_S = 2
+BEFORE_ACTORLM = ("--heartbeat-timeout-s", HEARTBEAT_S)
+
+
+@pytest.fixture
+def deployment(tmp_path):
+    """Writes a file of hosts 127.0.0.1, 127.0.0.2, ... with ports that are likely to be free."""
+
+    def write(hosts, name="deployment.toml", **sections):
+        first = random.randrange(100, 300) * 100
+        sections = {"model": {"model_impl": "null"}, "sockets": {"ports": f"{first}-{first + 49}"}} | sections
+        for number, (host, fields) in enumerate(hosts.items(), 1):
+            sections[f"hosts.{host}"] = {"address": f"127.0.0.{number}", "devices": [0]} | fields
+        return _write(tmp_path / name, sections)
+
+    return write
+
+
+def _write(path, sections):
+    lines = []
+    for section, fields in sections.items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in fields.items()]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def _toml(value):
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value).replace("'", '"')
+
+
+@pytest.fixture
+def up(start):
+    """Starts one host of a file, not ready yet."""
+    return lambda file, host, *more, **options: start(
+        file, "--on", host, *BEFORE_ACTORLM, *more, ready=False, **options
+    )
+
+
+def _ask_all(tree, count=8):
+    for number in range(count):
+        tree.text(f"number {number}", max_tokens=4)
+
+
+def _status(tree, path="/ready"):
+    try:
+        return tree.client.get(path).status_code
+    except httpx.HTTPError:
+        return 0
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_two_hosts_serve_whoever_starts_first(deployment, up, order):
+    file = deployment({"a": {}, "b": {}}, parallel={"data": 2})
+    trees = {}
+    for host in order:
+        trees[host] = up(file, host)
+    a, b = trees["a"].wait_ready(), trees["b"]
+    _ask_all(a)
+    assert a.pid("engine-0")
+    assert b.pid("engine-1")
+    assert set(b.processes().values()) == {"actorlm host b", "actorlm engine-1"}
+    assert b.stop() == (0, {})
+    until(lambda: "lost host b: it was told to leave; with it engine-1" in a.log, 5)
+    _ask_all(a)
+    assert a.stop() == (0, {})
+
+
+def test_a26_a_missing_host_is_named_with_what_to_run_there_until_the_start_times_out(deployment, up):
+    file = deployment({"a": {}, "b": {}}, parallel={"data": 2})
+    a = up(file, "a", "--start-timeout-s", "10")
+    until(lambda: _status(a) == 503, 10)
+    assert a.wait() == 1
+    assert f"waiting for host b: run `actorlm up {file} --on b` on 127.0.0.2" in a.log
+    assert "not ready after 10 s: engine-1" in a.log.splitlines()[-1]
+    assert a.processes() == {}
+
+
+def test_a26_a_host_without_its_lead_ends_at_the_start_timeout(deployment, up):
+    file = deployment({"a": {}, "b": {}}, parallel={"data": 2})
+    b = up(file, "b", "--start-timeout-s", "2")
+    assert b.wait() == 1
+    assert b.log.splitlines()[-1] == (
+        f"actorlm: no lead within 2 s (--start-timeout-s): host a, `actorlm up {file} --on a` on 127.0.0.1"
+    )
+
+
+def test_a_host_that_dies_takes_its_own_replicas_alone_and_rejoins(deployment, up):
+    file = deployment({"a": {}, "b": {}, "c": {}}, parallel={"data": 3})
+    a, b, c = (up(file, host) for host in "abc")
+    a.wait_ready()
+    kept = {a.pid("engine-0"), c.pid("engine-2")}
+    for times in (1, 2):
+        _die(a, b, times)
+        _ask_all(a)
+        assert _status(a, "/health") == 200
+        b = up(file, "b")
+        _wait_for(a, "ready again", times)
+        assert b.pid("engine-1")
+    assert {a.pid("engine-0"), c.pid("engine-2")} == kept
+    assert a.stop() == (0, {})
+
+
+def _die(lead, host, times):
+    host.process.kill()
+    _wait_for(lead, "lost host b", times)
+    until(lambda: not host.processes(), 10)
+
+
+def _wait_for(tree, line, times=1):
+    until(lambda: tree.log.count(line) == times, 15)
+
+
+def test_a_silent_host_is_lost_and_ends_its_processes_before_it_rejoins(deployment, up):
+    file = deployment({"a": {}, "b": {}}, parallel={"data": 2})
+    a, b = up(file, "a"), up(file, "b")
+    a.wait_ready()
+    first = b.pid("engine-1")
+    b.signal_all(signal.SIGSTOP)
+    until(lambda: "lost host b: it is unreachable" in a.log, 10)
+    _ask_all(a)
+    b.signal_all(signal.SIGCONT)
+    until(lambda: "ready again" in a.log, 15)
+    assert b.pid("engine-1") != first
+    _ask_all(a)
+    assert "--max-restarts" not in a.log
+
+
+def test_hosts_wait_for_a_lead_that_dies_and_serve_the_next_one(deployment, up):
+    file = deployment({"a": {}, "b": {}}, parallel={"data": 2})
+    a, b = up(file, "a"), up(file, "b")
+    a.wait_ready()
+    first = b.pid("engine-1")
+    a.process.kill()
+    until(lambda: first not in b.processes(), 10)
+    again = up(file, "a", port=a.port).wait_ready()
+    _ask_all(again)
+    assert again.stop() == (0, {})
+    until(lambda: set(b.processes().values()) == {"actorlm host b"}, 10)
+    assert b.stop(signal.SIGINT) == (130, {})
+
+
+def test_a_replica_that_spans_hosts_restarts_as_one(deployment, up):
+    file = deployment({"a": {}, "b": {}}, parallel={"tensor": 2})
+    a, b = up(file, "a"), up(file, "b")
+    a.wait_ready()
+    assert "the tensor ranks of engine-0, stage 0, are on hosts a, b" in a.log
+    _ask_all(a)
+    before = {a.pid("worker-0-0"), b.pid("worker-0-1")}
+    b.kill("worker-0-1")
+    until(lambda: "ready again" in a.log, 15)
+    assert not before & {a.pid("worker-0-0"), b.pid("worker-0-1")}
+    assert "lost worker-0-1" in a.log
+    assert "killed by SIGKILL" in a.log
+    _ask_all(a)
+
+
+def test_a_host_may_have_replicas_and_no_http_and_another_http_alone(deployment, up):
+    file = deployment({"a": {"http": False, "devices": [0, 1]}, "b": {"http": True, "devices": []}})
+    a, b = up(file, "a"), up(file, "b")
+    b.wait_ready()
+    _ask_all(b)
+    assert _status(a) == 0
+    assert set(b.processes().values()) == {"actorlm host b", "actorlm frontend-0", "actorlm detokenizer-0"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "flags", "said"),
+    [
+        ({"parallel": {"data": 2, "tensor": 2}}, (), "parallel.tensor is 2 there and 1 on the lead"),
+        ({"parallel": {"data": 2}}, ("--max-model-len", "99"), "model.max_model_len is 99 there and "),
+        ({"parallel": {"data": 2}}, ("--dtype", "bfloat16"), "model.dtype is bfloat16 there and auto on the lead"),
+    ],
+)
+def test_a28_another_configuration_is_refused_by_name_with_both_values(deployment, up, sections, flags, said):
+    ports = {"sockets": {"ports": "29100-29149"}}
+    devices = {"a": {"devices": [0, 1]}, "b": {"devices": [0, 1]}}
+    a = up(deployment(devices, parallel={"data": 2}, **ports), "a")
+    b = up(deployment(devices, name="other.toml", **ports, **sections), "b", *flags)
+    assert b.wait() == 2
+    assert f"actorlm: host b does not fit: {said}" in b.log.splitlines()[-1]
+    until(lambda: said in a.log, 5)
+    assert a.stop(signal.SIGINT) == (130, {})
+
+
+def test_a25_two_agents_of_one_host_are_told_of_each_other(deployment, up):
+    file = deployment({"a": {}, "b": {}}, parallel={"data": 2})
+    a, b = up(file, "a"), up(file, "b")
+    a.wait_ready()
+    other = up(file, "b")
+    assert other.wait() == 2
+    last = other.log.splitlines()[-1]
+    assert "host b is here already" in last
+    assert f"pid {b.process.pid} " in last
+    assert f"pid {other.process.pid} " in last
+    _ask_all(a)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "arguments", "said"),
+    [
+        ({"a": {}, "b": {}}, (), "say which of them this is: --on HOST"),
+        ({"a": {}, "b": {}}, ("--on", "B"), "--on B is none of the file's hosts a, b"),
+        ({}, ("--on", "a"), "the file has no hosts"),
+        ({"a": {"address": "no.such.host.invalid"}}, ("--on", "a"), "hosts.a.address is 'no.such.host.invalid'"),
+        ({"a": {"address": "192.0.2.7"}}, ("--on", "a"), "hosts.a.address is 192.0.2.7, which cannot be bound"),
+        ({"a": {}, "b": {}}, ("--on", "a", "--dp", "3"), "need 3 devices, the hosts have 2 (a 1, b 1)"),
+    ],
+)
+def test_a22_what_cannot_work_is_said_before_anything_starts(deployment, start, hosts, arguments, said):
+    tree = start(deployment(hosts), *arguments, ready=False)
+    assert tree.wait(10) == 2
+    assert said in tree.log.splitlines()[-1]
+
+
+def test_a21_a_pinned_ipv6_socket(deployment, start):
+    port = random.randrange(10_000, 30_000)
+    sockets = {"balancer": f"tcp://[::1]:{port}", "supervisor": f"tcp://localhost:{port + 1}"}
+    tree = start(deployment({}, sockets=sockets))
+    tree.sentinel()
+    second = start(deployment({}, sockets=sockets), ready=False)
+    assert second.wait(10) == 2
+    assert f"sockets.balancer is tcp://[::1]:{port}, which cannot be bound" in second.log.splitlines()[-1]
