@@ -25,7 +25,7 @@ def test_every_process_of_a_tree_has_a_policy():
     tree = _supervision(parallel={"data": 2, "tensor": 2, "pipeline": 2}, http={"frontends": 2, "detokenizers": 2})
     found = {child.role: child.on_death for child in tree.children.values()}
     assert found == ON_DEATH
-    assert set(Role) - set(found) == {Role.SUPERVISOR, Role.OPERATOR, Role.CLIENT}, "which are no children"
+    assert set(Role) - set(found) == {Role.SUPERVISOR, Role.HOST, Role.OPERATOR, Role.CLIENT}, "no children"
 
 
 def test_a_replica_is_one_group_and_everybody_else_is_alone():
