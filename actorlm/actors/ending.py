@@ -19,7 +19,10 @@ INTERRUPTED_STATUS = 130
 
 
 class Ending:
-    """Begins at most once. `status` is the tree's exit status, and `cause` why it is none that was asked for."""
+    """Begins at most once. `status` is the tree's exit status, and `cause` why it is none that was asked for.
+
+    It begins with a drain perhaps, in which the tree goes on as ever; once it `closes` nothing is repaired any more.
+    """
 
     def __init__(self, children: Mapping[str, Child], processes: Processes, peers: Peers) -> None:
         self._children = children
@@ -28,6 +31,7 @@ class Ending:
         self._undrained: set[str] = set()
         self._drained = asyncio.Event()
         self.has_begun = False
+        self.closes = False
         self.status = 0
         self.cause = ""
 
@@ -40,20 +44,32 @@ class Ending:
         self.status = FORCED_STATUS
         self._kill_all()
 
+    def cut_short(self) -> None:
+        """Nobody gets more time to drain."""
+        self.closes = True
+        self._drained.set()
+
+    def begin(self, drain_s: float, undrained: Iterable[str]) -> bool:
+        """The first step of the end. Returns whether there is anything to drain."""
+        self.has_begun = True
+        self._undrained = set(undrained)
+        self.closes = not (drain_s and self._undrained)
+        return not self.closes
+
     def has_drained(self, name: str) -> None:
         """A frontend has nothing left, or has ended."""
         self._undrained.discard(name)
         if not self._undrained:
             self._drained.set()
 
-    async def run(self, drain_s: float, undrained: Iterable[str]) -> None:
+    async def run(self, drain_s: float) -> None:
         """Lets frontends finish for up to `drain_s`, stops them, stops the others; kills what is left."""
-        self._undrained = set(undrained)
-        if drain_s and self._undrained:
+        if not self.closes:
             for frontend in self._undrained:
                 self._peers.say(frontend, Drain(drain_s))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), drain_s)
+        self.closes = True
         self._stop(lambda role: role == Role.FRONTEND)
         await self._wait_for_exits({Role.FRONTEND}, STOP_GRACE_S)
         self._stop(lambda role: role != Role.FRONTEND)
@@ -81,5 +97,5 @@ class Ending:
             await asyncio.sleep(0.01)
 
     def _kill_all(self) -> None:
-        self._drained.set()
+        self.cut_short()
         self._processes.kill_all()

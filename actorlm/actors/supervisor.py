@@ -163,12 +163,12 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         while True:
             await asyncio.sleep(self._pulse.until_tick(time.monotonic()))
             self._agents.tick()
-            if not self._end.has_begun:
+            if not self._end.closes:
                 self._perform(self._supervision.tick())
 
     def _look(self, when: float) -> None:
         """At `when`, or a little before: timers are rounded."""
-        if not self._end.has_begun:
+        if not self._end.closes:
             self._perform(self._supervision.look(max(when, time.monotonic())))
 
     def _perform(self, effects: Iterable[Effect]) -> None:
@@ -199,20 +199,18 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         self._supervision.children[name].last_death = f"{how}{why}".splitlines()[0]
         if not running.ends:
             self._screen.line(f"lost {cause}", "warning")
-        if self._end.has_begun:
+        is_frontend = self._supervision.children[name].role == Role.FRONTEND
+        if self._end.closes or (self._end.has_begun and is_frontend):
             self._exited_at_the_end(name, running, cause)
         else:
             self._perform(self._supervision.exited(name, cause, time.monotonic()))
 
     def _exited_at_the_end(self, name: str, running: Running, cause: str) -> None:
-        """A drain repairs nothing: whoever dies in it takes along its group, and the success."""
+        """Nobody follows. A frontend that drains takes what it had accepted along, and the success."""
         self._end.has_drained(name)
         child = self._supervision.children[name]
         if child.state is ChildState.READY and not running.ends:
             self._end.fail(cause)
-            for other in self._supervision.children.values():
-                if other.group == child.group:
-                    self._processes.kill(other.name, f"it ends with {name}", follows=True)
         child.move(ChildState.DEAD)
         self._peers.announce_lost(name, child.role)
 
@@ -253,7 +251,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     def host_came(self, host: str) -> None:
         """See `agents.Watcher`."""
         self._screen.line(f"host {host} has joined")
-        if not self._end.has_begun:
+        if not self._end.closes:
             self._perform(self._supervision.host_came(host, time.monotonic()))
 
     def host_leaves(self, host: str) -> None:
@@ -334,20 +332,23 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         self._begin_end(self._drain_timeout_s if drain else 0.0)
 
     def _give_up(self, cause: str) -> None:
-        if not self._end.has_begun:
-            self._end.fail(cause)
-            self._processes.expect_ends()
+        if self._end.closes:
+            return
+        self._end.fail(cause)
+        self._processes.expect_ends()
+        if self._end.has_begun:
+            self._end.cut_short()
+        else:
             self._begin_end(0.0)
 
     def _begin_end(self, drain_s: float) -> None:
-        self._end.has_begun = True
         self._screen.close()
-        undrained = [] if self._state is TreeState.STARTING else self._peers.frontends
+        drains = self._end.begin(drain_s, [] if self._state is TreeState.STARTING else self._peers.frontends)
         self._change(TreeState.DRAINING)
-        if drain_s and undrained:
+        if drains:
             self._screen.line(f"draining for up to {drain_s:g} s; a second signal forces")
-        self.spawn(self._run_end(drain_s, undrained))
+        self.spawn(self._run_end(drain_s))
 
-    async def _run_end(self, drain_s: float, undrained: Collection[str]) -> None:
-        await self._end.run(drain_s, undrained)
+    async def _run_end(self, drain_s: float) -> None:
+        await self._end.run(drain_s)
         self.stop()

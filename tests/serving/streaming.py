@@ -23,7 +23,8 @@ class Streaming:
         self.error = None
         self.status = 0
         self.ending = "running"
-        self._exchange = Exchange(tree, PATHS[0], body_of(tree, PATHS[0], **(GENERATED | {"stream": True} | fields)))
+        self.asked = tree, PATHS[0], GENERATED | {"stream": True} | fields
+        self._exchange = Exchange(tree, PATHS[0], body_of(tree, PATHS[0], **self.asked[2]))
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -69,6 +70,15 @@ def running(tree, count, **fields):
     until(lambda: all(stream.texts or stream.ending != "running" for stream in streams), 15)
     assert [stream.ending for stream in streams] == ["running"] * count, [stream.error for stream in streams]
     return streams
+
+
+def assert_undisturbed(streams, seconds=40):
+    """Each stream ends as it would have ended had nothing happened; to be asked when the tree is whole again."""
+    assert endings(streams, seconds) == ["done"] * len(streams), [stream.error for stream in streams]
+    for stream in streams:
+        tree, path, fields = stream.asked
+        calm = tree.post(path, body_of(tree, path, **fields | {"stream": False})).json()["choices"][0]
+        assert (stream.text, stream.finish) == (calm["text"], calm["finish_reason"])
 
 
 def endings(streams, seconds=30):

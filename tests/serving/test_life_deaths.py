@@ -1,4 +1,4 @@
-"""Processes that die or stand still: what was theirs ends with an error, they come back, and nobody else notices."""
+"""Processes that die or stand still: they come back, and what they worked on goes on as if nothing had happened."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 from exchange import PATHS, body_of
-from streaming import Streaming, endings, running
+from streaming import Streaming, assert_undisturbed, endings, running
 from tree import PATIENCE, until
 
 pytestmark = [pytest.mark.serving]
@@ -37,10 +37,11 @@ def pids(tree):
     return {title.split()[1]: pid for pid, title in tree.processes().items() if title != "actorlm supervisor"}
 
 
-def until_whole_again(tree, seconds=10):
+def until_whole_again(tree, seconds=10, *, settled=True):
     until(lambda: tree.client.get("/ready").json().get("status") == "ready", seconds)
     tree.sentinel()
-    tree.settled()
+    if settled:
+        tree.settled()
 
 
 class Poller:
@@ -67,16 +68,19 @@ class Poller:
 @pytest.mark.parametrize("victim", ROLES)
 def test_a02_a38_a_role_dies(tree, victim):
     """With streams running. Whoever asks meanwhile gets an answer or a 5xx, and soon all is well."""
-    streams = running(tree, 4)
+    streams = running(tree, 4, max_tokens=150)
     before = pids(tree)
     tree.kill(victim)
     poller = Poller(tree)
     until(lambda: pids(tree).get(victim, before[victim]) != before[victim], 10)
     until(poller.once, 10, every=0.2)
-    assert set(poller.statuses) <= {200, 500, 503}
-    ended = {"cut"} if victim == "frontend-0" else {"error"}
-    assert set(endings(streams, 10)) == ended
-    until_whole_again(tree)
+    assert set(poller.statuses) <= {200, 503}
+    until_whole_again(tree, settled=False)
+    if victim == "frontend-0":
+        assert set(endings(streams, 10)) == {"cut"}
+    else:
+        assert_undisturbed(streams)
+    tree.settled()
     replaced = {"engine-0", "worker-0-0"} if victim in ("engine-0", "worker-0-0") else {victim}
     assert {name for name, pid in pids(tree).items() if pid != before[name]} == replaced
     assert f"lost {victim} (pid {before[victim]}): killed by SIGKILL" in tree.log
@@ -86,13 +90,17 @@ def test_a02_a38_a_role_dies(tree, victim):
 def test_a02_a_role_stands_still(watched_tree, victims):
     """The process is there and does nothing; its silence is noticed within the documented time."""
     tree = watched_tree
-    streams = running(tree, 4)
+    streams = running(tree, 4, max_tokens=300)
     before = pids(tree)
     for victim in victims:
         tree.kill(victim, signal.SIGSTOP)
     until(lambda: all(pids(tree).get(victim, before[victim]) != before[victim] for victim in victims), 8)
-    assert set(endings(streams, 10)) <= {"error", "cut"}
-    until_whole_again(tree)
+    until_whole_again(tree, settled=False)
+    if "frontend-0" in victims:
+        assert set(endings(streams, 10)) == {"cut"}
+    else:
+        assert_undisturbed(streams)
+    tree.settled()
     lost = {
         victim: re.search(rf"lost {victim} \(pid {before[victim]}\): killed by SIGKILL \(silent for", tree.log)
         for victim in victims
@@ -115,7 +123,7 @@ def test_a02_a_stopped_and_continued_machine_is_not_a_stall(watched_tree):
 
 
 def test_a42_requests_while_an_engine_restarts(tree):
-    """Sent all the time, streamed and not: every one ends, with tokens or an error."""
+    """Sent all the time, streamed and not: every one that is accepted ends with its tokens, the others are refused."""
     streams = []
     before = pids(tree)["engine-0"]
     tree.kill("engine-0")
@@ -126,8 +134,7 @@ def test_a42_requests_while_an_engine_restarts(tree):
     assert len(streams) > 4
     for stream in streams:
         stream.join(10)
-        assert stream.status in (200, 500, 503)
-        assert stream.ending != "cut" or stream.status == 200
+        assert (stream.status, stream.ending) in ((200, "done"), (200, "cut"), (503, "error"))
     until_whole_again(tree)
 
 
@@ -181,18 +188,15 @@ def test_a03_a_restart_that_never_gets_ready_is_a_death(start):
 
 
 def test_one_of_two_replicas_dies(start):
-    """An engine and its worker restart as one; the streams of the other replica do not notice. (Case A29.)"""
+    """An engine and its worker restart as one; no stream of either replica notices. (Case A29.)"""
     tree = start(*NULL, "--null-step-ms", 20, "--dp", 2, "--executor", "broadcast", "--max-restarts", 100)
-    expected = tree.text("0", max_tokens=150, ignore_eos=True, temperature=0)
     for victim in ("worker-0-0", "engine-0"):
         streams = running(tree, 8, max_tokens=150)
         before = pids(tree)
         tree.kill(victim)
         until(lambda: tree.client.get("/health").json() == {"status": "degraded"}, 5)
         tree.sentinel()
-        assert sorted(endings(streams)) == ["done"] * 4 + ["error"] * 4
-        assert all(stream.error["code"] == "interrupted" for stream in streams if stream.ending == "error")
-        assert streams[0].text in (expected, expected[: len(streams[0].text)])
+        assert_undisturbed(streams)
         until_whole_again(tree)
         after = pids(tree)
         assert {name for name in before if before[name] != after[name]} == {"worker-0-0", "engine-0"}
