@@ -19,7 +19,7 @@ import structlog
 
 from actorlm.actors.outbox import Outbox
 from actorlm.api.ports import Begun, Direct
-from actorlm.errors import ActorlmError, Interrupted, Overloaded, ProtocolError
+from actorlm.errors import ActorlmError, Interrupted, Overloaded, Poisoned, ProtocolError
 from actorlm.messages.client import Dismissed, RequestCompleted, RequestFailed, Served
 from actorlm.messages.frontend import Chat, Complete, FromClients, Pong, Withdraw
 from actorlm.runtime.errors import NotDelivered, PeerUnknown
@@ -133,7 +133,7 @@ class Clients:
             begun = await begin(message.body, trace_id, message.session, message.replica)
             await _relay(begun, number, client.outbox)
         except ActorlmError as error:
-            if isinstance(error, Interrupted):  # the operator is told too of what was accepted and is lost
+            if isinstance(error, Interrupted | Poisoned):  # the operator is told too of what was accepted and is lost
                 log.warning("request ended with an error", error=error.message, code=error.code)
             client.outbox.end(_failure(number, error))
 

@@ -11,6 +11,7 @@ got, or may not have got, are lost: they end here, and their frontends begin the
 """
 
 import asyncio
+import contextlib
 from asyncio import Future
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ from actorlm.messages.engine import Abort, Generate, Inbox
 from actorlm.messages.executor import StepDone
 from actorlm.messages.supervisor import Duty, PeerStuck
 from actorlm.runtime.actor import Actor
-from actorlm.runtime.errors import NotConnected, PeerFull
+from actorlm.runtime.errors import NotConnected, NotDelivered, PeerFull
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Link
@@ -88,7 +89,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         executor.on_failure(self._end_with)
         membership.oblige(self._duty)
         membership.count_requests(lambda: (scheduler.running, scheduler.waiting))
-        self.spawn(membership.beat(self, executor.tick))
+        self.spawn(membership.beat(self, self._tick))
         self.spawn(self._serve())
 
     def receive(self, sender: str, message: Inbox | LinkEvent) -> None:
@@ -114,6 +115,12 @@ class EngineCore(Actor[Inbox | LinkEvent]):
                 pass
             case _:
                 assert_never(message)
+
+    def _tick(self) -> None:
+        self._executor.tick()
+        for port in self._ports.values():
+            with contextlib.suppress(NotDelivered):
+                port.confirm(tokens_sampled(self._replica, [], {}))
 
     async def _serve(self) -> None:
         """Starts the executor, then runs steps for as long as there is work."""

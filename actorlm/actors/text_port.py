@@ -1,7 +1,8 @@
 """An engine's way to one detokenizer, and what may have been lost on it.
 
 A session is counted as open from the moment at which the engine has looked at what the one before may have lost: so no
-token of a request goes through one session after another one has lost some.
+token of a request goes through one session after another one has lost some. Within a session a loss shows when the next
+message comes, so one is sent behind the last tokens, too.
 """
 
 from collections import deque
@@ -21,6 +22,7 @@ class TextPort:
         self._link = link
         self._pusher: Pusher | None = None
         self._session = 0
+        self._is_unconfirmed = False
         self.ended: deque[tuple[int, int]] = deque(maxlen=MAX_ENDED)
 
     @property
@@ -49,3 +51,9 @@ class TextPort:
         if self._pusher is None or not self.is_open:
             raise NotConnected(f"no session with {self.peer} is open")
         self._pusher.send(message)
+        self._is_unconfirmed = bool(message.requests)
+
+    def confirm(self, nothing: TokensSampled) -> None:
+        """Sends a message without tokens, if tokens were the last that was pushed: without them it cannot be missed."""
+        if self._is_unconfirmed and self.is_open:
+            self.push(nothing)

@@ -24,7 +24,7 @@ from actorlm.api.ports import Delta, FinishReason, Generation
 from actorlm.api.schema import PromptTokensDetails, Usage
 from actorlm.api.silence import COMMENT, Pauses
 from actorlm.api.wire import DONE, Wire
-from actorlm.errors import Interrupted, Unavailable
+from actorlm.errors import Interrupted, Poisoned, Unavailable
 from actorlm.logprobs import Scores, joined
 
 log = structlog.get_logger(__name__)
@@ -165,7 +165,7 @@ class Answer(ASGIResponse):
     async def _fail(self, error: Exception, send: Send) -> None:
         """Answers with an error; the operator is told too of what was accepted and is lost."""
         if not self._started:
-            if isinstance(error, Interrupted):
+            if isinstance(error, Interrupted | Poisoned):
                 log.warning("request ended with an error", error=error.message, code=error.code)
             await send_error(error, send)
         elif self._stream:

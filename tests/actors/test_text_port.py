@@ -8,6 +8,10 @@ from actorlm.actors.text_port import MAX_ENDED, TextPort
 from actorlm.runtime.errors import NotConnected, PeerFull
 
 
+def tokens(requests):
+    return SimpleNamespace(requests=requests)
+
+
 class FakeLink:
     peer = "detokenizer-0"
 
@@ -29,19 +33,19 @@ def test_a_session_counts_from_when_it_is_opened():
     port = TextPort(link)
     assert not port.was_opened
     with pytest.raises(NotConnected, match="detokenizer-0"):
-        port.push("early")
+        port.push(tokens("early"))
     port.open()
-    port.push("a")
+    port.push(tokens("a"))
     link.welcome.session = 6  # the engine has not looked at it yet
     assert not port.is_open
     with pytest.raises(NotConnected):
-        port.push("b")
+        port.push(tokens("b"))
     port.open()
-    port.push("c")
+    port.push(tokens("c"))
     link.is_up = False
     with pytest.raises(NotConnected):
-        port.push("d")
-    assert link.pushed == ["a", "c"]
+        port.push(tokens("d"))
+    assert [one.requests for one in link.pushed] == ["a", "c"]
     assert port.was_opened
 
 
@@ -51,7 +55,25 @@ def test_a_full_queue_is_the_callers_to_judge():
     port.open()
     link.error = PeerFull("full")
     with pytest.raises(PeerFull):
-        port.push("a")
+        port.push(tokens("a"))
+
+
+def test_a_message_follows_the_last_tokens_so_that_their_loss_shows():
+    link, nothing = FakeLink(), SimpleNamespace(requests=b"")
+    port = TextPort(link)
+    port.confirm(nothing)
+    port.open()
+    port.confirm(nothing)
+    assert link.pushed == []
+    some = tokens(b"12345678")
+    port.push(some)
+    for _ in range(2):
+        port.confirm(nothing)
+    assert link.pushed == [some, nothing]
+    port.push(some)
+    link.is_up = False
+    port.confirm(nothing)
+    assert link.pushed == [some, nothing, some]
 
 
 def test_what_ended_is_remembered_for_a_session_within_a_bound():
