@@ -118,18 +118,17 @@ def up(model_argument: str | None, on: str | None, **flags: Any) -> None:
             from actorlm.external import run_rank
 
             return run_rank(config)
-        if host != config.lead:
-            from actorlm.host import run_host
-
-            setproctitle(f"actorlm host {host}")
-            configure_logging(config.supervision.log_level, host)
-            return run_host(config, host, str(model_argument))
-        setproctitle("actorlm supervisor")
+        name = "supervisor" if host == config.lead else f"host {host}"
+        setproctitle(f"actorlm {name}")
         log_format = config.observability.log_format
-        configure_logging(config.supervision.log_level, "supervisor", log_format)
+        configure_logging(config.supervision.log_level, name, log_format)
 
         def run() -> int:
-            return run_tree(config, file=str(model_argument))
+            if host == config.lead:
+                return run_tree(config, file=str(model_argument))
+            from actorlm.host import run_host
+
+            return run_host(config, host, str(model_argument))
 
         return logged(run) if log_format == "json" else run()
 

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,16 +25,18 @@ from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.supervisor import HostArrived
-from actorlm.planning import find_model, kernels, plan_tree
+from actorlm.planning import check_security, find_model, kernels, plan_tree
+from actorlm.policies import HOST_SLACK_TICKS
 from actorlm.reach import resolved
 from actorlm.runtime.child import SUPERVISORS_SIGNALS
+from actorlm.runtime.curve import Security
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
-from actorlm.screen import Screen
+from actorlm.screen import Screen, screen_for
 from actorlm.topology import Role, Topology
-from actorlm.up import check_addresses, listen, spawner, what_to_run
+from actorlm.up import check_addresses, check_files, listen, spawner, what_to_run
 
 REMIND_S = 10.0
 
@@ -50,10 +53,10 @@ class _Host(NamedTuple):
     listener: socket.socket | None
     screen: Screen
 
-    def spawner(self, kv_cache_tokens: int) -> Spawn:
-        """What starts processes here, for the KV cache that the lead has planned."""
+    def spawner(self, kv_cache_tokens: int, clock: Callable[[], int]) -> Spawn:
+        """What starts processes here, for the KV cache that the lead has planned and by its clock."""
         topology = msgspec.structs.replace(self.topology, kv_cache_tokens=kv_cache_tokens)
-        return spawner(self.config, self.model, topology, self.listener, {}, None)
+        return spawner(self.config, self.model, topology, self.listener, {}, None, clock)
 
     def arrival(self) -> HostArrived:
         """What the lead is told."""
@@ -66,7 +69,8 @@ def run_host(config: Config, name: str, file: str) -> int:
 
     Raises ActorlmError for what never started, if the lead refuses this host, and if there is no lead.
     """
-    screen = Screen()
+    screen = screen_for(config.observability.log_format)
+    check_files(config.http)
     written, config = config, resolved(config, name)
     listener = listen(config) if config.has_http(name) else None
     try:
@@ -78,6 +82,8 @@ def run_host(config: Config, name: str, file: str) -> int:
             topology = plan_tree(config, model, str(instance.directory), name)
             check_addresses(config, topology, name)
             instance.publish(topology.address(Role.SUPERVISOR))
+            if warning := check_security(config.security, topology, name):
+                screen.line(warning, "warning")
             return _serve(_Host(name, config, written, file, model, topology, listener, screen))
         finally:
             instance.close()
@@ -129,7 +135,8 @@ class _Lives:
         host, config = self._host, self._host.config
         name = f"{Role.HOST}-{host.name}-{secrets.token_hex(4)}"
         mailbox: Mailbox[Any] = Mailbox(name, MAILBOX_CAPACITY, Overflow.PAUSE)
-        network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY)
+        security = Security.of(config.security.keys, Role.HOST, insecure=config.security.insecure)
+        network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY, security=security)
         link = network.connect(
             host.topology.address(Role.SUPERVISOR),
             peer=Role.SUPERVISOR,
@@ -137,13 +144,15 @@ class _Lives:
             mailbox=mailbox,
             inbox=INBOXES[Role.HOST],
         )
+        pulse = Pulse(config.supervision.heartbeat_timeout_s)
         self._agent = agent = HostAgent(
             name,
             mailbox,
             link=link,
             arrival=host.arrival(),
             spawner=host.spawner,
-            pulse=Pulse(config.supervision.heartbeat_timeout_s),
+            pulse=pulse,
+            silence_beats=pulse.beats + HOST_SLACK_TICKS,
             say=host.screen.line,
             drain_timeout_s=config.supervision.drain_timeout_s,
             patience_s=self._lead_seen_at + self._patience_s - time.monotonic(),

@@ -36,10 +36,15 @@ MAILBOX_CAPACITY = 65_536
 
 
 class Specification(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a child process is told by its supervisor. `listener` is the descriptor of a frontend's HTTP socket."""
+    """All that a child process is told by its supervisor.
+
+    `incarnation` counts the starts of the actor, `began_ns` orders its lives among those of all supervisors. `listener`
+    is the descriptor of a frontend's HTTP socket.
+    """
 
     process: PlannedProcess
     incarnation: int
+    began_ns: int
     topology: Topology
     config: Config
     model: ModelDescription
@@ -64,7 +69,7 @@ class _Child:
     async def run(self) -> None:
         """Builds the actor and runs it."""
         asyncio.get_running_loop().add_reader(0, leave_with_supervisor)
-        self.identity: Identity = this_process(self.spec.process.role, self.name)
+        self.identity: Identity = this_process(self.spec.process.role, self.name, self.spec.began_ns)
         config = self.spec.config.security
         self.security = Security.of(config.keys, self.spec.process.role, insecure=config.insecure)
         self.network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY, security=self.security)

@@ -90,14 +90,15 @@ def plan_tree(config: Config, model: ModelDescription, directory: str, on: str =
     return plan(config, model, directory=directory, free_bytes=free_bytes, cores=cores, on=on)
 
 
-def check_security(config: SecurityConfig, topology: Topology) -> str:
-    """Checks that every TCP socket of the tree may be as it is, and that all keys of this machine are there.
+def check_security(config: SecurityConfig, topology: Topology, on: str = "") -> str:
+    """Checks that every TCP socket of the tree may be as it is, and that all keys of this machine, a host, are there.
 
     Returns a warning, or nothing. Raises ConfigError naming the address, or the file, and the way out.
     """
     names = [Role.SUPERVISOR, *(socket for process in topology.processes for socket in process.binds)]
     over_tcp = [address for address in map(topology.address, names) if address.startswith("tcp:")]
-    for role in (Role.SUPERVISOR, *dict.fromkeys(process.role for process in topology.processes)):
+    leads = Role.SUPERVISOR if on == topology.lead else Role.HOST
+    for role in (leads, *dict.fromkeys(process.role for process in topology.on_host(on))):
         security = Security.of(config.keys, role, insecure=config.insecure)
         for address in over_tcp:
             security.keys_for(address)

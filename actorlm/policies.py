@@ -21,9 +21,18 @@ ON_DEATH: dict[Role, OnDeath] = {
 """Workers that a launcher has started are the exception: they end the tree, and the launcher starts the job again."""
 
 
+HOST_SLACK_TICKS = 1
+"""TCP is silent for up to as long as a gap was once more, and a heartbeat was due before: 5 s lose no host in 10 s."""
+CHILD_SLACK_TICKS = HOST_SLACK_TICKS + 1
+"""If a host is silent, that is noticed before its processes are."""
+
+
 def supervision(config: Config, topology: Topology, pulse: Pulse, host: str, absent: Iterable[str] = ()) -> Supervision:
     """The supervision of all processes of a tree, on this host and those that are still `absent`."""
-    return Supervision([child_of(process, host) for process in topology.processes], limits(config, pulse), absent)
+    children = [child_of(process, host) for process in topology.processes]
+    for child, process in zip(children, topology.processes, strict=True):
+        child.slack_ticks = CHILD_SLACK_TICKS if process.host != topology.lead else 0
+    return Supervision(children, limits(config, pulse), absent)
 
 
 def child_of(process: PlannedProcess, machine: str) -> Child:

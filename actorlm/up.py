@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,13 +26,13 @@ from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.planning import check_security, child_environment, find_model, kernels, plan_tree
-from actorlm.policies import supervision
+from actorlm.policies import HOST_SLACK_TICKS, supervision
 from actorlm.reach import check_free, check_own, resolved
 from actorlm.recording.begin import check_directory
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess, SupervisedProcess
 from actorlm.runtime.curve import Security
 from actorlm.runtime.hosts import Hosts
-from actorlm.runtime.identity import this_process
+from actorlm.runtime.identity import steady_clock, this_process
 from actorlm.runtime.launched import LaunchedProcess
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.network import Server
@@ -84,11 +85,12 @@ def run_tree(
             check_addresses(config, topology, config.lead)
             instance.publish(topology.address(Role.SUPERVISOR))
             _warn(topology, model, screen)
-            if warning := check_security(config.security, topology):
+            if warning := check_security(config.security, topology, config.lead):
                 screen.line(warning, "warning")
             with _placed(config, topology) as start_worker:
-                spawn = spawner(config, model, topology, listener, launched(), start_worker)
-                return _supervise(_Tree(config, written, file, model, topology, listener, screen, spawn))
+                clock = steady_clock(time.time_ns())
+                spawn = spawner(config, model, topology, listener, launched(), start_worker, clock)
+                return _supervise(_Tree(config, written, file, model, topology, listener, screen, spawn, clock))
         finally:
             instance.close()
     finally:
@@ -169,6 +171,7 @@ class _Tree(NamedTuple):
     listener: socket.socket | None
     screen: Screen
     spawn: Spawn
+    clock: Callable[[], int]
 
     @property
     def url(self) -> str:
@@ -176,7 +179,8 @@ class _Tree(NamedTuple):
         http = self.config.http
         if self.listener is not None:
             return url(http, self.listener.getsockname()[1])
-        return url(http, http.port, self.topology.of_role(Role.FRONTEND)[0].host)
+        first = self.topology.of_role(Role.FRONTEND)[0].host
+        return url(http, http.port, self.config.hosts[first].address)
 
 
 def _supervise(tree: _Tree) -> int:
@@ -238,8 +242,9 @@ def _agents(tree: _Tree, server: Server, pulse: Pulse) -> Agents:
     ours = facts(tree.written, tree.model)
     return Agents(
         server,
-        Hosts(others, silence_ticks=pulse.beats),
+        Hosts(others, silence_ticks=pulse.beats + HOST_SLACK_TICKS),
         kv_cache_tokens=tree.topology.kv_cache_tokens,
+        clock=tree.clock,
         difference=lambda arrival: difference(ours, arrival.facts),
         run_there={host: what_to_run(tree.written, tree.file, host) for host in others},
         say=tree.screen.line,
@@ -263,8 +268,9 @@ def spawner(
     listener: socket.socket | None,
     launched: Mapping[int, LaunchedProcess],
     start_worker: StartWorker | None,
+    clock: Callable[[], int],
 ) -> Spawn:
-    """What starts the processes of this machine."""
+    """What starts the processes of this machine. Their lives begin by this clock, in nanoseconds."""
     processes = {process.name: process for process in topology.processes}
     environment = child_environment(topology, os.environ)
     keyless = msgspec.structs.replace(config, http=msgspec.structs.replace(config.http, api_key=None))
@@ -276,6 +282,7 @@ def spawner(
         specification = Specification(
             process=process,
             incarnation=incarnation,
+            began_ns=clock(),
             topology=topology,
             config=config if process.role == Role.FRONTEND else keyless,
             model=model,

@@ -223,10 +223,13 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path, arguments):
 class Tree:
     """A topology of one frontend, as far as it matters here."""
 
+    lead = ""
+
     def __init__(self, address):
         self.address = lambda name: address if name == "frontend-0" else f"ipc:///run/{name}"
         process = type("Process", (), {"role": Role.FRONTEND, "binds": ("frontend-0",)})
         self.processes = [process]
+        self.on_host = lambda _: self.processes
 
 
 def options(**flags):

@@ -36,7 +36,7 @@ class Agents:
     """The agents that have joined `server`, and the processes that they have started.
 
     `difference` compares what an agent says of its host with the lead's own, and says what differs; `run_there` is what
-    to run on a host.
+    to run on a host. Lives of processes begin by `clock`, in nanoseconds, wherever they are.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Agents:
         hosts: Hosts,
         *,
         kv_cache_tokens: int,
+        clock: Callable[[], int],
         difference: Callable[[HostArrived], str],
         run_there: Mapping[str, str],
         say: Callable[[str], None],
@@ -52,6 +53,7 @@ class Agents:
         self._server = server
         self._hosts = hosts
         self._kv_cache_tokens = kv_cache_tokens
+        self._clock = clock
         self._difference = difference
         self._run_there = run_there
         self._say = say
@@ -117,7 +119,7 @@ class Agents:
             self._refuse(peer, message, reason, final=bool(final))
             return
         self._hosts.came(message.host, peer, message.who)
-        self._order(peer, HostAdmitted(self._kv_cache_tokens))
+        self._order(peer, HostAdmitted(self._kv_cache_tokens, self._clock()))
         self._tell.host_came(message.host)
 
     def _reason_to_refuse(self, message: HostArrived) -> str:

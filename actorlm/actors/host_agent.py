@@ -29,6 +29,7 @@ from actorlm.runtime.actor import Actor
 from actorlm.runtime.child import SupervisedProcess
 from actorlm.runtime.errors import NotConnected, PeerFull
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
+from actorlm.runtime.identity import steady_clock
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Link
 from actorlm.runtime.pulse import Pulse
@@ -51,9 +52,10 @@ class Outcome(Enum):
 
 
 class HostAgent(Actor[Inbox | LinkEvent]):
-    """`spawner` gives what starts processes, for a KV cache of so many tokens. `outcome` holds once `serve` returns.
+    """`spawner` gives what starts processes, for a KV cache of so many tokens and by a clock.
 
-    It waits for the lead for `patience_s`.
+    `outcome` holds once `serve` returns. It waits for the lead for `patience_s`, and gives up one that it has not heard
+    for so many beats.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class HostAgent(Actor[Inbox | LinkEvent]):
         *,
         link: Link,
         arrival: HostArrived,
-        spawner: Callable[[int], Spawn],
+        spawner: Callable[[int, Callable[[], int]], Spawn],
         pulse: Pulse,
         say: Callable[[str], None],
+        silence_beats: int,
         drain_timeout_s: float,
         patience_s: float,
     ) -> None:
@@ -75,6 +78,7 @@ class HostAgent(Actor[Inbox | LinkEvent]):
         self._spawner = spawner
         self._pulse = pulse
         self._say = say
+        self._silence_beats = silence_beats
         self._drain_timeout_s = drain_timeout_s
         self._patience_s = patience_s
         self._spawn_child: Spawn | None = None
@@ -150,7 +154,7 @@ class HostAgent(Actor[Inbox | LinkEvent]):
 
     def _admitted(self, message: HostAdmitted) -> None:
         self._silent_beats = 0
-        self._spawn_child = self._spawner(message.kv_cache_tokens)
+        self._spawn_child = self._spawner(message.kv_cache_tokens, steady_clock(message.now_ns))
         self._say(f"host {self._arrival.host} has joined the lead")
 
     def _refused(self, message: HostRefused) -> None:
@@ -161,13 +165,12 @@ class HostAgent(Actor[Inbox | LinkEvent]):
         asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._send, self._arrival)
 
     async def _beat(self) -> None:
-        """The lead is given up one beat before it gives up this host: so nothing of it is left by then."""
         while True:
             await asyncio.sleep(self._pulse.until_beat(time.monotonic()))
             if not self.is_admitted:
                 continue
             self._silent_beats += 1
-            if self._silent_beats >= self._pulse.beats - 1:
+            if self._silent_beats >= self._silence_beats:
                 self._end(Outcome.CUT_OFF)
             self._send(Heartbeat(self.mailbox.depth))
 

@@ -4,9 +4,13 @@ from actorlm.wire import Message
 
 
 class HostAdmitted(Message):
-    """The host belongs to the tree. Each of its replicas has a KV cache of so many tokens."""
+    """The host belongs to the tree. Each of its replicas has a KV cache of so many tokens.
+
+    `now_ns` is the time by which lives of processes are ordered, in nanoseconds; the host's own clock may be wrong.
+    """
 
     kv_cache_tokens: int
+    now_ns: int
 
 
 class HostRefused(Message):

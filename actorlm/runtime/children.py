@@ -37,7 +37,8 @@ class OnDeath(StrEnum):
 class Child:
     """One supervised process. `incarnation` counts its starts, from 1; `last_death` is how the last life ended.
 
-    `host` and `ranks` are for people: where it runs, and which part of its replica it is.
+    `host` is where it runs, `ranks`, for people, which part of its replica it is. `slack_ticks` may pass beyond the
+    patience with its silence: a network's retries.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Child:
     on_death: OnDeath
     host: str = ""
     ranks: str = ""
+    slack_ticks: int = 0
     state: ChildState = ChildState.WAITING
     incarnation: int = 0
     started_at: float = 0.0

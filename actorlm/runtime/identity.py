@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,8 @@ NAMESPACES = ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid", "/proc/sel
 class Identity(msgspec.Struct, frozen=True):
     """One life of one named actor.
 
-    `incarnation` grows with every restart of the name: it is the Unix time in nanoseconds at which the life began.
+    `incarnation` grows with every restart of the name: it is the Unix time in nanoseconds at which the life began, by
+    the clock of whoever has started it, so that a machine's wrong clock, or its correction, changes no order.
     """
 
     role: str
@@ -36,9 +38,16 @@ def role_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-def this_process(role: str, name: str) -> Identity:
-    """The identity of a life that begins now, in this process."""
-    return Identity(role=role, name=name, incarnation=time.time_ns(), host=socket.gethostname(), pid=os.getpid())
+def this_process(role: str, name: str, incarnation: int | None = None) -> Identity:
+    """The identity of a life in this process; it begins now unless `incarnation` says when."""
+    began = time.time_ns() if incarnation is None else incarnation
+    return Identity(role=role, name=name, incarnation=began, host=socket.gethostname(), pid=os.getpid())
+
+
+def steady_clock(now_ns: int) -> Callable[[], int]:
+    """A clock of nanoseconds that shows this time now and is never corrected."""
+    ahead = now_ns - time.monotonic_ns()
+    return lambda: time.monotonic_ns() + ahead
 
 
 def machine() -> str:

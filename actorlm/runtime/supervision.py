@@ -13,7 +13,7 @@ What ends because its host is lost is no death either: its group waits for the h
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actorlm.runtime.children import Child, ChildState, OnDeath
 from actorlm.runtime.intensity import Deaths, Intensity
@@ -144,7 +144,8 @@ class Supervision:
         if child.state is not ChildState.STARTING or child.incarnation != incarnation:
             return []
         child.move(ChildState.READY)
-        self._watches[name] = Watch(self.limits.patience)
+        patience = self.limits.patience
+        self._watches[name] = Watch(replace(patience, silence_ticks=patience.silence_ticks + child.slack_ticks))
         self.was_ready = self.was_ready or not self._missing
         if all(other.state is ChildState.READY for other in self.group(child.group)):
             self._deaths[child.group].got_ready()

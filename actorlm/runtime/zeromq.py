@@ -27,6 +27,8 @@ HIGH_WATER = 1000
 KEEPALIVE_S = 5
 LONGEST_RECONNECT_MS = 1_000
 HANDSHAKE_MS = 10_000
+CONNECT_MS = 3_000
+"""Where packets are dropped, the system itself would try for minutes, with pauses that last when they no longer are."""
 SCHEMES = ("ipc://", "tcp://")
 
 
@@ -148,6 +150,7 @@ def open_socket(
     socket.set(zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MS)
     if address.startswith("tcp:"):
         socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
         socket.set(zmq.IPV6, int("[" in address))
         socket.set(zmq.TCP_KEEPALIVE, 1)
         socket.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S)

@@ -359,3 +359,15 @@ def test_a_rank_that_dies_of_its_peers_host_waits_for_that_host_too(spread):
     spread.exited("worker-2-1", "gone", 3.0)
     assert _names(spread.look(100.0)) == []
     assert "worker-2-0" in _names(spread.host_came("b", 101.0))
+
+
+def test_a_child_of_another_host_may_be_silent_for_a_little_longer():
+    near, far = (Child(name, "engine", name, OnDeath.RESTART_GROUP) for name in ("near", "far"))
+    far.slack_ticks = 2
+    tree = Supervision([near, far], LIMITS)
+    tree.start(0.0)
+    tree.ready("near", 1)
+    tree.ready("far", 1)
+    killed = [[effect.name for effect in tree.tick()] for _ in range(LIMITS.patience.silence_ticks + 2)]
+    assert [names for names in killed if names] == [["near"], ["far"]]
+    assert killed[-1] == ["far"]

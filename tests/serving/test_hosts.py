@@ -7,8 +7,12 @@ import httpx
 import pytest
 from tree import until
 
+from actorlm import make_keys
+from actorlm.topology import Role
+
 HEARTBEAT_S = 2
-BEFORE_ACTORLM = ("--heartbeat-timeout-s", HEARTBEAT_S)
+PORTS = {"ports": "29100-29149"}
+QUICK = ("--heartbeat-timeout-s", HEARTBEAT_S)
 
 
 @pytest.fixture
@@ -43,9 +47,7 @@ def _toml(value):
 @pytest.fixture
 def up(start):
     """Starts one host of a file, not ready yet."""
-    return lambda file, host, *more, **options: start(
-        file, "--on", host, *BEFORE_ACTORLM, *more, ready=False, **options
-    )
+    return lambda file, host, *more, **options: start(file, "--on", host, *QUICK, *more, ready=False, **options)
 
 
 def _ask_all(tree, count=8):
@@ -184,7 +186,7 @@ def test_a_host_may_have_replicas_and_no_http_and_another_http_alone(deployment,
     ],
 )
 def test_a28_another_configuration_is_refused_by_name_with_both_values(deployment, up, sections, flags, said):
-    ports = {"sockets": {"ports": "29100-29149"}}
+    ports = {"sockets": PORTS}
     devices = {"a": {"devices": [0, 1]}, "b": {"devices": [0, 1]}}
     a = up(deployment(devices, parallel={"data": 2}, **ports), "a")
     b = up(deployment(devices, name="other.toml", **ports, **sections), "b", *flags)
@@ -205,6 +207,21 @@ def test_a25_two_agents_of_one_host_are_told_of_each_other(deployment, up):
     assert f"pid {b.process.pid} " in last
     assert f"pid {other.process.pid} " in last
     _ask_all(a)
+
+
+def test_hosts_with_keys_have_those_of_their_roles(deployment, up, tmp_path):
+    make_keys.make(tmp_path / "all", [role for role in Role if role is not Role.CLIENT])
+    for name, roles in {"a": ("supervisor", "balancer", "frontend", "detokenizer"), "b": ("host", "engine")}.items():
+        make_keys.share(tmp_path / "all", tmp_path / f"keys-{name}", roles)
+    hosts = {"a": {"devices": []}, "b": {}}
+    a, b = (up(deployment(hosts, sockets=PORTS), name, "--keys", tmp_path / f"keys-{name}") for name in "ab")
+    a.wait_ready()
+    _ask_all(a)
+    assert b.pid("engine-0")
+    stranger = up(deployment(hosts, sockets=PORTS), "b", "--start-timeout-s", "3")
+    assert stranger.wait() == 1, "it has no key"
+    assert "no lead within 3 s" in stranger.log.splitlines()[-1]
+    assert "lost host" not in a.log
 
 
 @pytest.mark.parametrize(
