@@ -224,6 +224,13 @@ class ObservabilityConfig(_Section, frozen=True):
         "console"
     )
     log_requests: Annotated[bool, option("log a line when an HTTP request has been answered")] = False
+    otlp_endpoint: Annotated[
+        str | None,
+        option("collector that gets traces, by OTLP over HTTP, such as http://127.0.0.1:4318; needs actorlm[otel]"),
+    ] = None
+    trace_share: Annotated[
+        float, option("share of the requests traced whose clients do not say whether they are", ge=0, le=1)
+    ] = 1.0
     record_dir: Annotated[
         str | None, option("directory in which each EngineCore records what its scheduler does, for `actorlm replay`")
     ] = None

@@ -162,6 +162,7 @@ def _build_frontend(child: _Child) -> Built:
     from actorlm.actors.backend import ServingBackend
     from actorlm.actors.clients import Clients
     from actorlm.actors.frontend import Frontend
+    from actorlm.actors.spans import Spans
     from actorlm.api.app import create_app
     from actorlm.api.direct import DirectRequests
     from actorlm.api.probe import Probe
@@ -170,9 +171,12 @@ def _build_frontend(child: _Child) -> Built:
     from actorlm.messages.frontend import FromClients
     from actorlm.text.chat_template import load_chat_template
     from actorlm.text.tokenizer import load_tokenizer
+    from actorlm.tracing import Traces
 
     spec, membership = child.spec, child.membership()
     assert spec.listener is not None, "frontends are given a listening socket"
+    observed = spec.config.observability
+    traces = Traces(observed, child.name) if observed.otlp_endpoint else None
     frontend = Frontend(
         child.name,
         child.mailbox,
@@ -182,11 +186,12 @@ def _build_frontend(child: _Child) -> Built:
         balancer=child.link("balancer", child.inbox),
         detokenizers=child.detokenizers(),
         membership=membership,
+        spans=Spans(traces, spec.model.name) if traces else None,
     )
     tokenizer, template = load_tokenizer(spec.model), load_chat_template(spec.model)
     max_choices, replicas = spec.config.http.max_choices, spec.config.parallel.data
     backend = ServingBackend(frontend, spec.model, tokenizer, template, max_choices, replicas)
-    app = create_app(backend, spec.config.http, log_requests=spec.config.observability.log_requests)
+    app = create_app(backend, spec.config.http, log_requests=observed.log_requests, traces=traces)
     http, tls = spec.config.http, Tls.of(spec.config.http)
     allow_connections(http.max_connections)
     server = HttpServer(app, socket.socket(fileno=spec.listener), tls, http.max_connections)
@@ -204,11 +209,15 @@ def _build_frontend(child: _Child) -> Built:
         await server.start()
         frontend.serve(lambda: server.stop(HTTP_GRACE_S))
 
+    async def finish() -> None:
+        if traces is not None:
+            await asyncio.to_thread(traces.flush)
+
     frontend.spawn(serve())
     frontend.spawn(app.watch())
     if tls is not None:
         frontend.spawn(tls.watch())
-    return frontend, _nothing
+    return frontend, finish
 
 
 HTTP_GRACE_S = 2.0

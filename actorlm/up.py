@@ -40,6 +40,7 @@ from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.screen import Screen, screen_for
 from actorlm.topology import PlannedProcess, Role, Topology, crossings
+from actorlm.tracing import check as check_traces
 
 BACKLOG = 2048
 
@@ -73,6 +74,7 @@ def run_tree(
     written, config = config, resolved(config, config.lead)
     listener = listen(config) if config.has_http(config.lead) else None
     try:
+        check_traces(config.observability)
         if config.observability.record_dir is not None:
             check_directory(config.observability.record_dir)
         model = find_model(config, screen.bar)

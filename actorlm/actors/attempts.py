@@ -16,6 +16,7 @@ import structlog
 
 from actorlm.actors.generation import Choice, Phase
 from actorlm.actors.membership import Membership
+from actorlm.actors.spans import NoSpans
 from actorlm.errors import ActorlmError, Poisoned
 from actorlm.messages.balancer import Acquitted, Inventory, RequestRefused
 from actorlm.messages.detokenizer import Open
@@ -46,6 +47,7 @@ class Attempts:
         balancer: Link,
         detokenizers: Mapping[int, Link],
         membership: Membership,
+        spans: NoSpans,
         fail: Callable[[Choice, ActorlmError], None],
     ) -> None:
         self._frontend = frontend
@@ -54,6 +56,7 @@ class Attempts:
         self._detokenizers = detokenizers
         self._turns = cycle(detokenizers)
         self._membership = membership
+        self._spans = spans
         self._fail = fail
         self._waiting: dict[int, Choice] = {}
         self.fleet = NO_FLEET
@@ -165,6 +168,7 @@ class Attempts:
             skip_special_tokens=submission.skip_special_tokens,
             spaces_between_special_tokens=submission.spaces_between_special_tokens,
             trace_id=choice.trace_id,
+            traced=self._spans.traced(choice),
         )
         for _ in self._detokenizers:
             choice.detokenizer = next(self._turns)
@@ -177,6 +181,7 @@ class Attempts:
         """Asks for an engine, unless none would be found."""
         if self.fleet.replicas and self._tell(self._balancer, self._request(choice)):
             choice.phase = Phase.SENT
+            self._spans.sent(choice)
             log.debug("sent", request_id=choice.trace_id, request=choice.id, attempt=choice.attempt)
         else:
             self._waiting[choice.id] = choice
@@ -197,6 +202,7 @@ class Attempts:
             session=placement.session,
             replica=None if choice.attempt else placement.replica,
             suspect=choice.is_suspect,
+            traced=self._spans.traced(choice),
         )
 
     def _tell(self, link: Link, message: Message) -> bool:

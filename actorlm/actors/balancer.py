@@ -20,6 +20,7 @@ from actorlm.errors import ActorlmError, Overloaded, ProtocolError, Unavailable
 from actorlm.messages.actor import Census, CollectMetrics, PeerLost, Stop
 from actorlm.messages.balancer import (
     Acquitted,
+    HopEnded,
     Inbox,
     Inventory,
     LoadReported,
@@ -97,6 +98,8 @@ class Balancer(Actor[Inbox | LinkEvent]):
                 self._note_load(sender, message)
             case RequestRefused():
                 self._refuse(sender, message)
+            case HopEnded():
+                self._answer(frontend_of(message.request), message)
             case ReplicaAnnounced():
                 self._join(sender, message)
             case Inventory():

@@ -5,6 +5,8 @@ frontends, TokensSampled from engines; sends each frontend one TextDelta per bat
 """
 
 import asyncio
+import contextlib
+import time
 from collections import defaultdict
 from typing import NamedTuple, assert_never
 
@@ -15,7 +17,7 @@ from actorlm.actors.roster import Roster
 from actorlm.errors import ActorlmError, ProtocolError
 from actorlm.logprobs import unpack
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
-from actorlm.messages.balancer import RequestRefused
+from actorlm.messages.balancer import HopEnded, HopPart, RequestRefused
 from actorlm.messages.detokenizer import Close, Inbox, Open, TokensSampled
 from actorlm.messages.frontend import Finish, Opened
 from actorlm.messages.supervisor import PeerStuck
@@ -40,6 +42,8 @@ class _OpenText(NamedTuple):
     attempt: int
     stream: TextStream
     trace_id: str
+    opened_ns: int | None = None
+    """Of those that are traced."""
 
 
 class Detokenizer(Actor[Inbox | LinkEvent]):
@@ -100,7 +104,8 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
         except ProtocolError as error:  # nothing will come of this attempt, so its frontend must know
             self._answer(sender, RequestRefused(message.request, message.attempt, 500, "internal_error", error.message))
             raise
-        self._open[message.request] = _OpenText(sender, message.attempt, stream, message.trace_id)
+        opened_ns = time.monotonic_ns() if message.traced else None
+        self._open[message.request] = _OpenText(sender, message.attempt, stream, message.trace_id, opened_ns)
         log.debug("text opened", request_id=message.trace_id, request=message.request, attempt=message.attempt)
         self._answer(sender, Opened(message.request, message.attempt))
 
@@ -143,13 +148,20 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
                 request, text.attempt, ids[: piece.count], piece.text, piece.finish, cached[row], known
             )
             if piece.finish:
-                del self._open[request]
+                self._forget(request)
                 log.debug("text ended", request_id=text.trace_id, request=request, reason=piece.finish.name.lower())
 
     def _close(self, sender: str, requests: "memoryview[int]") -> None:
         for request in requests:
-            self._open.pop(request, None)
+            self._forget(request)
             self._batches[sender].drop(request)
+
+    def _forget(self, request: int) -> None:
+        text = self._open.pop(request, None)
+        if text is not None and text.opened_ns is not None:
+            part = HopPart("detokenizer", 0, time.monotonic_ns() - text.opened_ns)
+            with contextlib.suppress(PeerUnknown, PeerFull):  # a span is worth no more
+                self._server.send(text.frontend, HopEnded(request, text.attempt, part.name, self.name, (part,)))
 
     def _greet(self, message: PeerJoined) -> None:
         if self._roster.joined(message):

@@ -69,7 +69,9 @@ class EngineCore(Actor[Inbox | LinkEvent]):
     ) -> None:
         super().__init__(name, mailbox)
         self._replica = replica
-        self._core = Core(scheduler, vocab_size, (Lives(replica, scheduler, membership.metrics), *witnesses))
+        self._core = Core(
+            scheduler, vocab_size, (Lives(replica, scheduler, membership.metrics, self._tell_balancer), *witnesses)
+        )
         self._scheduler = scheduler
         self._executor = executor
         self._balancer = balancer

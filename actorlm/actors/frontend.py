@@ -16,11 +16,12 @@ from actorlm.actors.attempts import NO_FLEET, Attempts
 from actorlm.actors.clients import Clients
 from actorlm.actors.generation import MAX_UNREAD_BYTES, NOWHERE, UNREAD_S, Choice, Generation
 from actorlm.actors.membership import Membership
+from actorlm.actors.spans import NoSpans
 from actorlm.api.ports import ANYWHERE, FINISH_REASONS, ID_BYTES, Delta, Placement, Submission
 from actorlm.errors import ActorlmError, Overloaded, Unavailable, from_wire
 from actorlm.logprobs import unpack
 from actorlm.messages.actor import CollectMetrics, Drain, MetricsCollected, PeerLost, Stop, TreeChanged, TreeState
-from actorlm.messages.balancer import RequestRefused
+from actorlm.messages.balancer import HopEnded, RequestRefused
 from actorlm.messages.detokenizer import Close
 from actorlm.messages.engine import Abort
 from actorlm.messages.frontend import (
@@ -68,12 +69,14 @@ class Frontend(Actor[Inbox | LinkEvent]):
         balancer: Link,
         detokenizers: Mapping[int, Link],
         membership: Membership,
+        spans: NoSpans | None = None,
     ) -> None:
         super().__init__(name, mailbox)
         self._served_name = served_name
         self._balancer = balancer
         self._detokenizers = detokenizers
         self._membership = membership
+        self._spans = spans or NoSpans()
         self._metrics = membership.metrics
         self._ids = request_ids(index, incarnation)
         self._open: dict[int, Choice] = {}
@@ -84,6 +87,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
             balancer=balancer,
             detokenizers=detokenizers,
             membership=membership,
+            spans=self._spans,
             fail=lambda choice, error: self._fail(choice.generation, error),
         )
         self._tree = TreeState.STARTING
@@ -106,6 +110,8 @@ class Frontend(Actor[Inbox | LinkEvent]):
                 self._refused(message)
             case RequestsInterrupted():
                 self._attempts.interrupted(message)
+            case HopEnded():
+                self._spans.hop(message)
             case FleetChanged():
                 self._attempts.fleet = message
                 self._attempts.go_on()
@@ -165,6 +171,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._metrics.observe("request_params_n", len(choices))
         for choice in choices:
             self._metrics.observe("request_params_max_tokens", choice.submission.sampling.max_tokens)
+            self._spans.begin(choice)
             log.debug("accepted", request_id=trace_id, request=choice.id, choice=choice.index)
             if choice.id in self._open:  # none is left once one has failed
                 self._attempts.begin(choice)
@@ -213,6 +220,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         if choice.last_token_at is None:
             self._metrics.observe("time_to_first_token_seconds", now - choice.created_at)
             choice.first_token_at = now
+            self._spans.first_token(choice, now - choice.created_at)
             log.debug("first text", request_id=choice.trace_id, request=choice.id, seconds=now - choice.created_at)
         elif count:
             self._metrics.observe("inter_token_latency_seconds", (now - choice.last_token_at) / count, count)
@@ -237,6 +245,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         """The one place where a choice leaves the table, whatever ended it."""
         del self._open[choice.id]
         self._metrics.add("request_success", 1, (reason,))
+        self._spans.end(choice, reason)
         log.debug("ended", request_id=choice.trace_id, request=choice.id, reason=reason, tokens=len(choice.ids))
         self._metrics.observe("request_generation_tokens", len(choice.ids))
         self._report_drained()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from actorlm.errors import ActorlmError
+from actorlm.messages.balancer import HopEnded, HopPart
 from actorlm.messages.engine import Generate
 from actorlm.messages.executor import StepDone
 from actorlm.metrics import Metrics
@@ -38,8 +39,15 @@ class Lives:
     """All requests of the replica that have not ended."""
 
     def __init__(
-        self, replica: int, scheduler: Scheduler, metrics: Metrics, clock: Callable[[], float] = time.monotonic
+        self,
+        replica: int,
+        scheduler: Scheduler,
+        metrics: Metrics,
+        report: Callable[[HopEnded], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._actor = f"engine-{replica}"
+        self._report = report
         self._labels = (str(replica),)
         self._scheduler = scheduler
         self._metrics = metrics
@@ -119,6 +127,9 @@ class Lives:
             "left", request_id=life.message.trace_id, request=request, reason=reason, tokens=generated,
             preemptions=preemptions, seconds=now - life.arrived,
         )  # fmt: skip
+        if life.message.traced:
+            counts = {"actorlm.tokens": generated, "actorlm.preemptions": preemptions}
+            self._report(_hop(self._actor, life, now, counts))
 
     def _tell_of_preempted(self) -> None:
         for life in self._lives.values():
@@ -128,6 +139,25 @@ class Lives:
 
     def _observe(self, metric: str, value: float) -> None:
         self._metrics.observe(metric, value, labels=self._labels)
+
+
+def _hop(actor: str, life: Life, now: float, counts: dict[str, int]) -> HopEnded:
+    """The parts of a life, as far as it came."""
+    times = [life.arrived, life.entered, life.first_token]
+    begins = [one for one in times if one is not None]
+    parts = zip(("queue", "prefill", "decode"), begins, [*begins[1:], now], strict=False)
+    return HopEnded(
+        life.message.request,
+        life.message.attempt,
+        "engine",
+        actor,
+        tuple(HopPart(name, _ns(begin - life.arrived), _ns(end - life.arrived)) for name, begin, end in parts),
+        tuple(counts.items()),
+    )
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
 
 
 def _counts(request: Request) -> tuple[int, int]:

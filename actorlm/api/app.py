@@ -1,7 +1,7 @@
 """The HTTP application: routes, and what surrounds them.
 
-From the outside in: request ids, the log of requests where one is kept, the API key, Litestar's router with our
-errors. There is no CORS, and no header of a proxy is trusted.
+From the outside in: request ids, the log of requests and their spans where they are kept, the API key, Litestar's
+router with our errors. There is no CORS, and no header of a proxy is trusted.
 """
 
 import secrets
@@ -25,7 +25,9 @@ from actorlm.api.ports import Backend
 from actorlm.api.request_ids import RequestIds
 from actorlm.api.status import status_routes
 from actorlm.api.tokenize import tokenize_routes
+from actorlm.api.tracing import RequestSpans
 from actorlm.config import HttpConfig
+from actorlm.tracing import Traces
 
 BODY_TIMEOUT_S = 15.0
 """How long a body may stand still before the request is refused with 408."""
@@ -59,6 +61,7 @@ def create_app(
     draw_seed: DrawSeed = draw_seed,
     body_timeout_s: float = BODY_TIMEOUT_S,
     log_requests: bool = False,
+    traces: Traces | None = None,
 ) -> Application:
     """The whole application. Raises ConfigError for an API key that is empty."""
     keys = WatchedKeys(config.api_key, config.api_keys_file, "api_key", tries_on=True)
@@ -77,6 +80,8 @@ def create_app(
     )
     if keys.keys is not None:
         app = Guarded(app, keys.keys)
+    if traces is not None:
+        app = RequestSpans(app, traces)
     if log_requests:
         app = AccessLog(app)
     return Application(RequestIds(app), keys)

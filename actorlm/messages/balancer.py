@@ -84,6 +84,28 @@ class RequestRefused(Message):
     param: str | None = None
 
 
+class HopPart(Message):
+    """A part of the time that a hop had a request: nanoseconds since the request reached it. Part of HopEnded."""
+
+    name: str
+    begin_ns: Count
+    end_ns: Count
+
+
+class HopEnded(Message):
+    """A hop has done with an attempt that is traced. From an engine it goes through the balancer to the frontend.
+
+    `counts` are attributes of its span.
+    """
+
+    request: RequestId
+    attempt: Natural
+    hop: str
+    actor: str
+    parts: tuple[HopPart, ...]
+    counts: tuple[tuple[str, int], ...] = ()
+
+
 Inbox = (
     Generate
     | Abort
@@ -94,6 +116,7 @@ Inbox = (
     | RequestsLost
     | LoadReported
     | RequestRefused
+    | HopEnded
     | Census
     | Control
 )

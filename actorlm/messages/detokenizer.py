@@ -25,6 +25,7 @@ class Open(Message):
 
     `context_ids` are the last ids of the prompt, so that the first new token joins them correctly.
     `generated_ids` were delivered by earlier attempts, as `delivered_characters` of text. `trace_id` is for logs.
+    The times of one that is `traced` are reported by HopEnded.
     """
 
     request: RequestId
@@ -37,6 +38,7 @@ class Open(Message):
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     trace_id: str = ""
+    traced: bool = False
 
     def check(self) -> None:
         """Raises ProtocolError for ids that are none, which decoding does not see."""

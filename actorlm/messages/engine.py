@@ -23,7 +23,7 @@ class Generate(Message):
     Tenants share a replica in proportion to their `weight`. Only requests of the same
     `cache_salt` share prefixes. `adapter` is reserved. `session` and `replica` are for the balancer, which chooses this
     replica if one is set, else the one where the session was, if it has one and that is not overloaded. A `suspect` is
-    computed in steps of its own until it has a token.
+    computed in steps of its own until it has a token. The times of one that is `traced` are reported by HopEnded.
     """
 
     request: RequestId
@@ -43,6 +43,7 @@ class Generate(Message):
     tenant: str = ""
     weight: Weight = 1.0
     suspect: bool = False
+    traced: bool = False
 
 
 class Abort(Message):

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 from actorlm.logprobs import Logprobs
 from actorlm.messages.actor import Control, Drain, MetricsCollected, TreeChanged
-from actorlm.messages.balancer import RequestRefused
+from actorlm.messages.balancer import HopEnded, RequestRefused
 from actorlm.wire import Int32, Int64, Message, RequestId, Session, UInt8
 
 
@@ -104,6 +104,7 @@ Inbox = (
     | TextDelta
     | RequestRefused
     | RequestsInterrupted
+    | HopEnded
     | FleetChanged
     | TreeChanged
     | Drain

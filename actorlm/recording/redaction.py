@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from msgspec.structs import replace
+
 from actorlm.messages.engine import Generate
 from actorlm.sampling import SamplingParams
 from actorlm.scheduling.plan import StepPlan
@@ -43,17 +45,15 @@ class Redaction:
         generated = self._map(chain, read_int32(message.generated_ids))
         if accepted:
             self._chains[message.request] = chain
-        return Generate(
-            request=message.request,
-            attempt=message.attempt,
-            frontend=message.frontend,
-            detokenizer=message.detokenizer,
+        return replace(
+            message,
             prompt_ids=prompt,
             generated_ids=generated,
             sampling=_redacted(message.sampling),
-            priority=message.priority,
-            deadline_ms=message.deadline_ms,
             cache_salt=salt,
+            tenant=self._hash(message.tenant.encode()).hex() if message.tenant else "",
+            trace_id="",
+            session="",
         )
 
     def forget(self, requests: Iterable[int]) -> None:

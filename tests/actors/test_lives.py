@@ -28,12 +28,12 @@ class Replica:
     def __init__(self, num_blocks=64, **options):
         config = SchedulerConfig(async_scheduling=False, **options)
         scheduler = Scheduler(config, num_blocks=num_blocks, max_model_len=1000, eos_token_ids=(), prefix_caching=True)
-        self.metrics, self.clock = Metrics(), Clock()
-        self.core = Core(scheduler, 100, (Lives(3, scheduler, self.metrics, self.clock),))
+        self.metrics, self.clock, self.reports = Metrics(), Clock(), []
+        self.core = Core(scheduler, 100, (Lives(3, scheduler, self.metrics, self.reports.append, self.clock),))
 
-    def admit(self, number, prompt=(1, 2, 3), **sampling):
+    def admit(self, number, prompt=(1, 2, 3), traced=False, **sampling):
         params = SamplingParams(**{"max_tokens": 3, **sampling})
-        self.core.admit(Generate(number, 0, "f", 0, int32(prompt), b"", params, trace_id=f"id-{number}"))
+        self.core.admit(Generate(number, 0, "f", 0, int32(prompt), b"", params, trace_id=f"id-{number}", traced=traced))
 
     def step(self):
         step = self.core.next_step()
@@ -112,3 +112,21 @@ def test_preemption_is_told_and_counted():
     assert of(lines, 2) == ["entered slot", "first token", "preempted", "entered slot", "left"]
     assert [line["again"] for line in lines if line["event"] == "entered slot"] == [False, False, True]
     assert replica.value("request_num_preemptions_sum") == 1
+
+
+def test_the_times_of_a_traced_request_are_reported_once():
+    replica = Replica(max_num_seqs=1)
+    replica.admit(1)
+    replica.admit(2, traced=True, max_tokens=2)
+    replica.admit(3, traced=True)
+    for _ in range(5):
+        replica.step()
+    replica.core.abort([3])
+    two, three = replica.reports
+    second = 1_000_000_000
+    assert (two.request, two.attempt, two.hop, two.actor) == (2, 0, "engine", "engine-3")
+    assert [(part.name, part.begin_ns, part.end_ns) for part in two.parts] == [
+        ("queue", 0, 3 * second), ("prefill", 3 * second, 4 * second), ("decode", 4 * second, 5 * second),
+    ]  # fmt: skip
+    assert two.counts == (("actorlm.tokens", 2), ("actorlm.preemptions", 0))
+    assert [(part.name, part.end_ns) for part in three.parts] == [("queue", 5 * second)]

@@ -77,7 +77,9 @@ class Recorded:
                 self.admit(
                     number, prompt, max_tokens=random.choice([1, 5, 30, 60]), ignore_eos=random.random() < 0.7,
                     stop_token_ids=tuple(random.choices(range(VOCABULARY), k=random.choice([0, 2]))),
-                    salt=random.choice(["", "tenant"]), prompt_logprobs=random.choice([None, None, 0]),
+                    salt=random.choice(["", "tenant"]), tenant=random.choice(["", "alice", "bob"]),
+                    weight=random.choice([1.0, 1.0, 3.0]), suspect=random.random() < 0.05,
+                    prompt_logprobs=random.choice([None, None, 0]),
                     generated=[5, 6] if random.random() < 0.2 else (),
                 )  # fmt: skip
             if random.random() < 0.1:
@@ -205,7 +207,7 @@ def test_what_cannot_be_replayed_says_why(tmp_path):
 def test_a_redacted_recording_has_no_token_of_a_text(tmp_path):
     live = Recorded(tmp_path / "a", redacted=True)
     text = [40, 41, 42, 0] * 8
-    live.admit(1, text, salt="tenant", max_tokens=20, ignore_eos=True)
+    live.admit(1, text, salt="tenant", tenant="alice", max_tokens=20, ignore_eos=True)
     live.admit(2, [*text, 43], salt="tenant", stop_token_ids=(40,), max_tokens=60)
     live.admit(3, text, salt="other", max_tokens=60, ignore_eos=True)
     live.finish()
@@ -219,7 +221,9 @@ def test_a_redacted_recording_has_no_token_of_a_text(tmp_path):
         ours = [token for token in found if token not in EOS]
         assert len(set(ours)) == len(ours) == len(found) - 8, "equal words are not equal ids"
         assert min(ours) >= VOCABULARY
-    assert "tenant" not in live.path.read_bytes().decode(errors="replace")
+    written = live.path.read_bytes().decode(errors="replace")
+    assert "tenant" not in written
+    assert "alice" not in written
     assert one.trace_id == ""
     tokens = {token for record in records if isinstance(record, Took) for token in read_int32(record.tokens)}
     assert all(token >= VOCABULARY or token in (0, 1, 40) for token in tokens)
