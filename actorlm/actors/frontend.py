@@ -202,15 +202,15 @@ class Frontend(Actor[Inbox | LinkEvent]):
             if choice is None or choice.attempt != attempts[row]:
                 continue  # aborted, or a late message of an older attempt
             finish = Finish(message.finishes[row])
+            text, ids = message.texts[row], message.tokens[begin:end]
+            held = choice.take_text(text, ids, cached[row])
             if counts[row] or finish:
                 self._observe(choice, counts[row], now)
             if finish:
-                self._metrics.add("prompt_tokens_cached", cached[row] if choice.cached is None else choice.cached)
+                self._metrics.add("prompt_tokens_cached", held)
                 self._complete(choice, finish, now)
             reason = FINISH_REASONS.get(finish)
             known = None if scores is None else choice.take_scores(scores[row])
-            text, ids = message.texts[row], message.tokens[begin:end]
-            held = choice.take_text(text, ids, cached[row])
             delta = Delta(choice.index, text, counts[row], reason, held, ids, known)
             choice.generation.feed(delta)
             if choice.generation.is_left_behind(now):
