@@ -111,7 +111,7 @@ class Spans(NoSpans):
         traced.span.set_attributes(
             {
                 "gen_ai.usage.completion_tokens": len(choice.ids),
-                "gen_ai.latency.e2e": (now - traced.began_ns) / 1e9,
+                "gen_ai.latency.e2e": time.monotonic() - choice.created_at,
                 "gen_ai.response.finish_reasons": [reason],
             }
         )
