@@ -106,14 +106,16 @@ class Client:
         *,
         session: str = "",
         replica: int | None = None,
+        timeout_s: float | None = None,
         **fields: Any,
     ) -> "Stream":
         """Continues a prompt: a text, token ids, or a list of either, whose choices then follow each other.
 
         `fields` are those of `/v1/completions`, and go before what `params` says. Nothing is sent before the stream is
-        read. `session` and `replica` choose the replica as the headers X-Session-ID and X-data-parallel-rank do.
+        read. `session` and `replica` choose the replica as the headers X-Session-ID and X-data-parallel-rank do. After
+        `timeout_s` seconds a request that goes on ends with DeadlineExceeded.
         """
-        return self._stream(Complete, {"prompt": prompt}, params, fields, session, replica)
+        return self._stream(Complete, {"prompt": prompt}, params, fields, session, replica, timeout_s)
 
     def chat(
         self,
@@ -122,10 +124,11 @@ class Client:
         *,
         session: str = "",
         replica: int | None = None,
+        timeout_s: float | None = None,
         **fields: Any,
     ) -> "Stream":
         """Answers a conversation; `messages` and `fields` are those of `/v1/chat/completions`. See `generate`."""
-        return self._stream(Chat, {"messages": messages}, params, fields, session, replica)
+        return self._stream(Chat, {"messages": messages}, params, fields, session, replica, timeout_s)
 
     def _stream(
         self,
@@ -135,12 +138,14 @@ class Client:
         fields: Mapping[str, Any],
         session: str,
         replica: int | None,
+        timeout_s: float | None,
     ) -> "Stream":
         actor = self._connected
         _check_placement(session, replica)
+        seconds = _checked_timeout(timeout_s)
         chosen = _as_fields(params) if params is not None else {}
         body = _encode({"model": actor.model, **chosen, **fields, **about})
-        return Stream(actor, lambda number: kind(number, body, session, replica))
+        return Stream(actor, lambda number: kind(number, body, session, replica, seconds))
 
     @property
     def _connected(self) -> ClientActor:
@@ -256,6 +261,15 @@ def _check_placement(session: object, replica: object) -> None:
     is_number = isinstance(replica, int) and not isinstance(replica, bool) and 0 <= replica < 2**31
     if replica is not None and not is_number:
         raise BadRequest(f"replica is {replica!r}; it must be a replica's number, from 0 on", param="replica")
+
+
+def _checked_timeout(seconds: object) -> float | None:
+    """As above. Raises BadRequest."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and abs(seconds) < 2**31:
+        return float(seconds)
+    raise BadRequest(f"timeout_s is {seconds!r:.200}; it must be a number of seconds", param="timeout_s")
 
 
 def _encode(fields: Mapping[str, Any]) -> bytes:

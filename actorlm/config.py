@@ -162,6 +162,22 @@ class BalancingConfig(_Section, frozen=True):
     ] = 8192
 
 
+class TimeoutsConfig(_Section, frozen=True):
+    """Time limits of requests."""
+
+    queue_timeout_s: Annotated[
+        float, option("time that a request may wait before it runs; then it ends with 504; 0: any", unit="s", ge=0)
+    ] = 0.0
+    request_timeout_s: Annotated[
+        float,
+        option(
+            "time that a request may take; then it ends with 504; 0: any; requests may ask for less themselves",
+            unit="s",
+            ge=0,
+        ),
+    ] = 0.0
+
+
 class HttpConfig(_Section, frozen=True):
     """HTTP."""
 
@@ -278,6 +294,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     balancing: BalancingConfig = BalancingConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
     http: HttpConfig = HttpConfig()
     supervision: SupervisionConfig = SupervisionConfig()
     observability: ObservabilityConfig = ObservabilityConfig()

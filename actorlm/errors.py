@@ -12,13 +12,19 @@ class ActorlmError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: ClassVar[str | None] = None
+    retry_after: int | None = None
+    """Seconds after which it makes sense to try again, if it does."""
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         if code is not None:
             self.code = code  # type: ignore[misc]
+        if retry_after is not None:
+            self.retry_after = retry_after
 
 
 class ConfigError(ActorlmError):
@@ -65,7 +71,13 @@ class Overloaded(ActorlmError):
     status = 429
     type = "rate_limit_error"
     code = "overloaded"
-    retry_after: ClassVar[int] = 1
+    retry_after = 1
+
+
+class RateLimited(Overloaded):
+    """The caller has used up one of the limits of its key, which the message names."""
+
+    code = "rate_limit_exceeded"
 
 
 class Unavailable(ActorlmError):
@@ -74,7 +86,24 @@ class Unavailable(ActorlmError):
     status = 503
     type = "service_unavailable_error"
     code = "unavailable"
-    retry_after: ClassVar[int] = 2
+    retry_after = 2
+
+
+class QueueTimeout(ActorlmError):
+    """The request has waited as long as requests may wait (`--queue-timeout-s`). Nothing of it was computed."""
+
+    status = 504
+    type = "timeout_error"
+    code = "queue_timeout"
+    retry_after = 2
+
+
+class DeadlineExceeded(ActorlmError):
+    """The request has not ended in its time, which it asked for itself or which is `--request-timeout-s`."""
+
+    status = 504
+    type = "timeout_error"
+    code = "deadline_exceeded"
 
 
 class Interrupted(ActorlmError):
@@ -138,11 +167,15 @@ STATUS: dict[int, type[ActorlmError]] = {
 }
 """The error class for a status that came over a wire; anything else is `Interrupted`."""
 
-CODE: dict[str | None, type[ActorlmError]] = {c.code: c for c in (ContextLengthExceeded, Poisoned)}
+CODE: dict[str | None, type[ActorlmError]] = {
+    c.code: c for c in (ContextLengthExceeded, RateLimited, QueueTimeout, DeadlineExceeded, Poisoned)
+}
 """The error class for a code that says more than its status."""
 
 
-def from_wire(status: int, code: str | None, message: str, param: str | None = None) -> ActorlmError:
+def from_wire(
+    status: int, code: str | None, message: str, param: str | None = None, retry_after: int | None = None
+) -> ActorlmError:
     """The error that another process described."""
     kind = CODE.get(code) or STATUS.get(status, Interrupted)
-    return kind(message, param=param, code=code)
+    return kind(message, param=param, code=code, retry_after=retry_after)

@@ -187,6 +187,7 @@ def _build_frontend(child: _Child) -> Built:
         detokenizers=child.detokenizers(),
         membership=membership,
         spans=Spans(traces, spec.model.name) if traces else None,
+        request_timeout_s=spec.config.timeouts.request_timeout_s,
     )
     tokenizer, template = load_tokenizer(spec.model), load_chat_template(spec.model)
     max_choices, replicas = spec.config.http.max_choices, spec.config.parallel.data
@@ -263,6 +264,7 @@ def _build_engine(child: _Child) -> Built:
             spec.process.index, spec.topology.kv_cache_tokens, spec.config.scheduler.max_num_seqs
         ),
         witnesses=[recorder] if recorder else (),
+        queue_timeout_s=spec.config.timeouts.queue_timeout_s,
     )
 
     async def finish() -> None:

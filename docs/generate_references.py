@@ -9,8 +9,8 @@ from types import ModuleType
 
 import actorlm.api.errors
 import actorlm.errors
+from actorlm.api.envelope import PARAMETERS
 from actorlm.api.fields import CHAT, COMPLETION, DETOKENIZE, TOKENIZE, Field
-from actorlm.api.placement import PARAMETERS
 from actorlm.errors import ActorlmError
 from actorlm.metrics import METRICS, PREFIX
 from actorlm.options import OPTIONS, Option

@@ -203,6 +203,8 @@ class Attempts:
             replica=None if choice.attempt else placement.replica,
             suspect=choice.is_suspect,
             traced=self._spans.traced(choice),
+            tenant=choice.caller.name,
+            weight=choice.caller.weight,
         )
 
     def _tell(self, link: Link, message: Message) -> bool:

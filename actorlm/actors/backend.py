@@ -13,8 +13,7 @@ import structlog
 
 from actorlm.actors.frontend import Frontend
 from actorlm.actors.generation import Generation
-from actorlm.api.callers import ANYBODY, Caller
-from actorlm.api.ports import ANYWHERE, Limits, Placement, Rendering, Submission
+from actorlm.api.ports import Envelope, Limits, Rendering, Submission
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import BadRequest, ContextLengthExceeded
 from actorlm.messages.actor import TreeState
@@ -65,15 +64,9 @@ class ServingBackend:
             longest = min(longest, capacity + 1)
         return Limits(context=longest, max_choices=self._max_choices, replicas=self._replicas)
 
-    def submit(
-        self,
-        submissions: Sequence[Submission],
-        trace_id: str,
-        placement: Placement = ANYWHERE,
-        caller: Caller = ANYBODY,
-    ) -> Generation:
+    def submit(self, submissions: Sequence[Submission], envelope: Envelope) -> Generation:
         """See `api.ports.Backend`."""
-        return self._frontend.submit(submissions, trace_id, placement)
+        return self._frontend.submit(submissions, envelope)
 
     async def encode(
         self, texts: Sequence[str], *, add_special_tokens: bool, last: int | None = None

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from actorlm.actors.reply import Reply
 from actorlm.api.ports import FINISH_REASONS, ID_BYTES, Delta
-from actorlm.errors import Interrupted, Overloaded, ProtocolError, Unavailable, from_wire
+from actorlm.errors import ActorlmError, Interrupted, Overloaded, ProtocolError, Unavailable, from_wire
 from actorlm.logprobs import unpack
 from actorlm.messages.client import Dismissed, Inbox, Ping, RequestCompleted, RequestFailed, Served, TextGenerated
 from actorlm.messages.frontend import Finish, Pong, Withdraw
@@ -63,7 +63,7 @@ class ClientActor(Actor[Inbox | LinkEvent]):
                     reply.complete(message)
             case RequestFailed():
                 if (reply := self._replies.pop(message.request, None)) is not None:
-                    reply.fail(from_wire(message.status, message.code, message.message, message.param))
+                    reply.fail(_error(message))
             case Ping():
                 self._answer_ping(message.number)
             case Served():
@@ -181,3 +181,7 @@ class ClientActor(Actor[Inbox | LinkEvent]):
         for reply in [one for one in self._replies.values() if one.session != keep]:
             del self._replies[reply.number]
             reply.fail(Interrupted(f"{cause}, and this request with it; send it again"))
+
+
+def _error(failed: RequestFailed) -> ActorlmError:
+    return from_wire(failed.status, failed.code, failed.message, failed.param, failed.retry_after)

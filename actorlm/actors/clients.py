@@ -130,7 +130,7 @@ class Clients:
         number, trace_id = message.request, f"{client.name}-{message.request}"
         try:
             begin = self._direct.complete if isinstance(message, Complete) else self._direct.chat
-            begun = await begin(message.body, trace_id, message.session, message.replica)
+            begun = await begin(message.body, trace_id, message.session, message.replica, message.timeout_s)
             await _relay(begun, number, client.outbox)
         except ActorlmError as error:
             if isinstance(error, Interrupted | Poisoned):  # the operator is told too of what was accepted and is lost
@@ -178,4 +178,4 @@ async def _relay(begun: Begun, number: int, outbox: Outbox) -> None:
 
 
 def _failure(number: int, error: ActorlmError) -> RequestFailed:
-    return RequestFailed(number, error.status, error.code, error.message, error.param)
+    return RequestFailed(number, error.status, error.code, error.message, error.param, error.retry_after)

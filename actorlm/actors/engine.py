@@ -12,7 +12,7 @@ got, or may not have got, are lost: they end here, and their frontends begin the
 
 import asyncio
 import contextlib
-from asyncio import Future
+from asyncio import Future, TimerHandle
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import assert_never
@@ -22,7 +22,7 @@ from msgspec import structs
 from actorlm.actors.lives import Lives
 from actorlm.actors.membership import Membership
 from actorlm.actors.text_port import TextPort
-from actorlm.errors import ActorlmError, BadRequest, ExecutorFailed
+from actorlm.errors import ActorlmError, BadRequest, ExecutorFailed, QueueTimeout
 from actorlm.executors.base import Executor
 from actorlm.logprobs import Scores, pack
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
@@ -37,6 +37,7 @@ from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Link
 from actorlm.scheduling.core import Core, Step, Witness
+from actorlm.scheduling.patience import Patience
 from actorlm.scheduling.request import Request
 from actorlm.scheduling.scheduler import Sampled, Scheduler
 from actorlm.topology import Role
@@ -65,6 +66,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         detokenizers: Mapping[int, Link],
         membership: Membership,
         announcement: ReplicaAnnounced,
+        queue_timeout_s: float,
         witnesses: Sequence[Witness] = (),
     ) -> None:
         super().__init__(name, mailbox)
@@ -83,6 +85,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         """Requests that wait for a way to their detokenizer."""
         self._announced = 0
         """The session in which the balancer was told of this replica."""
+        self._patience = Patience(queue_timeout_s)
+        self._looking: TimerHandle | None = None
         self._wake = asyncio.Event()
         self._in_flight: deque[tuple[Step, Future[StepDone]]] = deque()
         self._ended: list[int] = []
@@ -183,13 +187,31 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             if not self._ports[message.detokenizer].is_open:
                 self._early[message.request] = message
                 return
-            self._core.admit(message)
+            request = self._core.admit(message)
         except ActorlmError as error:
-            self._tell_balancer(
-                RequestRefused(message.request, message.attempt, error.status, error.code, error.message, error.param)
-            )
+            self._refuse(message.request, message.attempt, error)
         else:
+            self._patience.begin(request, asyncio.get_running_loop().time())
+            self._look_later()
             self._wake.set()
+
+    def _refuse(self, request: int, attempt: int, error: ActorlmError) -> None:
+        self._tell_balancer(RequestRefused(request, attempt, error.status, error.code, error.message, error.param))
+
+    def _look_later(self) -> None:
+        """Looks for requests that have waited too long when that may be so first."""
+        if self._looking is None and self._patience.ends_at is not None:
+            self._looking = asyncio.get_running_loop().call_at(self._patience.ends_at, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        self._looking = None
+        for request in self._patience.overdue(asyncio.get_running_loop().time()):
+            self._core.abort([request.id])
+            error = QueueTimeout(
+                f"the request has waited {self._patience.seconds:g} s, as long as it may; try again later"
+            )
+            self._refuse(request.id, request.attempt, error)
+        self._look_later()
 
     def _abort(self, requests: Iterable[int]) -> None:
         requests = list(requests)

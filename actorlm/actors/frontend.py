@@ -15,9 +15,11 @@ import structlog
 from actorlm.actors.attempts import NO_FLEET, Attempts
 from actorlm.actors.clients import Clients
 from actorlm.actors.generation import MAX_UNREAD_BYTES, NOWHERE, UNREAD_S, Choice, Generation
+from actorlm.actors.ledger import Ledger
 from actorlm.actors.membership import Membership
 from actorlm.actors.spans import NoSpans
-from actorlm.api.ports import ANYWHERE, FINISH_REASONS, ID_BYTES, Delta, Placement, Submission
+from actorlm.api.pace import Pace
+from actorlm.api.ports import FINISH_REASONS, ID_BYTES, Delta, Envelope, Submission
 from actorlm.errors import ActorlmError, Overloaded, Unavailable, from_wire
 from actorlm.logprobs import unpack
 from actorlm.messages.actor import CollectMetrics, Drain, MetricsCollected, PeerLost, Stop, TreeChanged, TreeState
@@ -69,6 +71,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         balancer: Link,
         detokenizers: Mapping[int, Link],
         membership: Membership,
+        request_timeout_s: float,
         spans: NoSpans | None = None,
     ) -> None:
         super().__init__(name, mailbox)
@@ -80,6 +83,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._metrics = membership.metrics
         self._ids = request_ids(index, incarnation)
         self._open: dict[int, Choice] = {}
+        self._ledger, self._pace = Ledger(request_timeout_s, self._fail), Pace()
         self._unwanted: list[Choice] = []
         self._attempts = Attempts(
             name,
@@ -154,15 +158,17 @@ class Frontend(Actor[Inbox | LinkEvent]):
         """What every replica's KV cache can hold; 0 while no replica takes requests."""
         return self._attempts.fleet.kv_capacity_tokens
 
-    def submit(self, submissions: Sequence[Submission], trace_id: str, placement: Placement = ANYWHERE) -> Generation:
+    def submit(self, submissions: Sequence[Submission], envelope: Envelope) -> Generation:
         """Accepts all of these choices or none. Raises Unavailable or Overloaded."""
         if self.state not in (TreeState.READY, TreeState.DEGRADED):
             raise Unavailable(f"the server is {self.state}; try again later")
         if len(self._open) + len(submissions) > MAX_OPEN:
             raise Overloaded(f"{len(self._open)} choices are open and at most {MAX_OPEN} may be; try again later")
         generation, now = Generation(self._abort), time.monotonic()
+        self._ledger.open(generation, submissions, envelope, now)
+        about = envelope.request_id, envelope.placement, envelope.caller
         choices = [
-            Choice(next(self._ids), index, submission, NOWHERE, now, generation, trace_id, placement)
+            Choice(next(self._ids), index, submission, NOWHERE, now, generation, *about)
             for index, submission in enumerate(submissions)
         ]
         generation.begin(choices)
@@ -172,7 +178,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         for choice in choices:
             self._metrics.observe("request_params_max_tokens", choice.submission.sampling.max_tokens)
             self._spans.begin(choice)
-            log.debug("accepted", request_id=trace_id, request=choice.id, choice=choice.index)
+            log.debug("accepted", request_id=envelope.request_id, request=choice.id, choice=choice.index)
             if choice.id in self._open:  # none is left once one has failed
                 self._attempts.begin(choice)
         return generation
@@ -244,6 +250,9 @@ class Frontend(Actor[Inbox | LinkEvent]):
     def _end(self, choice: Choice, reason: str) -> None:
         """The one place where a choice leaves the table, whatever ended it."""
         del self._open[choice.id]
+        now = time.monotonic()
+        self._ledger.close(choice, len(choice.ids), now)
+        self._pace.ended(now)
         self._metrics.add("request_success", 1, (reason,))
         self._spans.end(choice, reason)
         log.debug("ended", request_id=choice.trace_id, request=choice.id, reason=reason, tokens=len(choice.ids))
@@ -290,6 +299,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
             error = from_wire(message.status, message.code, message.message, message.param)
             if isinstance(error, Overloaded):
                 self._metrics.add("admission_rejections", 1, (str(error.code),))
+                error.retry_after = self._pace.refused(time.monotonic())
             self._fail(self._open[message.request].generation, error)
 
     # The tree around it.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
+from actorlm.api.callers import ANYBODY, Caller
 from actorlm.api.ports import Delta, FinishReason, Placement, Submission
 from actorlm.errors import ActorlmError
 from actorlm.logprobs import Scores, joined
@@ -45,6 +46,7 @@ class Choice:
     generation: "Generation"
     trace_id: str
     placement: Placement
+    caller: Caller = ANYBODY
     attempt: int = 0
     phase: Phase = Phase.CLOSED
     ids: "array[int]" = field(default_factory=lambda: array("i"))

@@ -10,14 +10,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from actorlm.api import lower
-from actorlm.api.auth import caller_of
-from actorlm.api.callers import Caller
 from actorlm.api.documented import GeneratingOperation, answers
+from actorlm.api.envelope import envelope_of
 from actorlm.api.fields import CHAT, without_effect
 from actorlm.api.logprobs import ChatFormat, vocabulary
 from actorlm.api.lower_chat import chat_rendering, check_text_only, conversation, max_completion_tokens, top_logprobs
-from actorlm.api.placement import placement_of
-from actorlm.api.ports import Backend, Placement
+from actorlm.api.ports import Backend, Envelope
 from actorlm.api.schema_chat import ChatCompletion, ChatCompletionRequest
 from actorlm.api.status import accepting
 from actorlm.api.stream import Answer, Tally
@@ -39,9 +37,7 @@ def chat_route(backend: Backend, draw_seed: lower.DrawSeed) -> HTTPRouteHandler:
         summary="Answer a conversation",
     )
     async def create_chat_completion(data: JSONBody[ChatCompletionRequest], request: Request[Any, Any, Any]) -> Answer:
-        placement = placement_of(request.scope, backend.limits)
-        request_id, caller = request.scope["state"]["request_id"], caller_of(request.scope)
-        return await answer(data, backend, draw_seed, request_id, placement, caller)
+        return await answer(data, backend, draw_seed, envelope_of(request.scope, backend.limits))
 
     return create_chat_completion
 
@@ -50,9 +46,7 @@ async def answer(
     request: ChatCompletionRequest,
     backend: Backend,
     draw_seed: lower.DrawSeed,
-    request_id: str,
-    placement: Placement,
-    caller: Caller,
+    envelope: Envelope,
 ) -> Answer:
     """Checks a request and begins to answer it. Raises ActorlmError."""
     lower.check_model(request.model, backend.served_name)
@@ -80,5 +74,5 @@ async def answer(
     identity = Identity(f"chatcmpl-{uuid4().hex}", int(time.time()), backend.served_name)
     form = None if wanted.logprobs is None else ChatFormat(vocabulary(backend, skip_special_tokens=False))
     wire = ChatWire(identity, n, usage.last, form, prompt_ids if request.return_token_ids else None)
-    generation = backend.submit(choices, request_id, placement, caller)
+    generation = backend.submit(choices, envelope)
     return Answer(generation, wire, Tally([len(prompt_ids)], n), stream=stream, usage=usage)

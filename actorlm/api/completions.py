@@ -11,14 +11,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from actorlm.api import lower
-from actorlm.api.auth import caller_of
-from actorlm.api.callers import Caller
 from actorlm.api.documented import GeneratingOperation, answers
+from actorlm.api.envelope import envelope_of
 from actorlm.api.fields import COMPLETION, without_effect
 from actorlm.api.logprobs import CompletionFormat, vocabulary
 from actorlm.api.lower_completions import Prompts, is_text, max_tokens, prompt_logprobs, prompt_tokens_kept, prompts
-from actorlm.api.placement import placement_of
-from actorlm.api.ports import Backend, Delta, Generation, Placement, Submission
+from actorlm.api.ports import Backend, Delta, Envelope, Generation, Submission
 from actorlm.api.schema_completions import Completion, CompletionRequest
 from actorlm.api.status import accepting
 from actorlm.api.stream import Answer, Tally
@@ -41,9 +39,7 @@ def completion_route(backend: Backend, draw_seed: lower.DrawSeed) -> HTTPRouteHa
         summary="Continue texts",
     )
     async def create_completion(data: JSONBody[CompletionRequest], request: Request[Any, Any, Any]) -> Answer:
-        placement = placement_of(request.scope, backend.limits)
-        request_id, caller = request.scope["state"]["request_id"], caller_of(request.scope)
-        return await answer(data, backend, draw_seed, request_id, placement, caller)
+        return await answer(data, backend, draw_seed, envelope_of(request.scope, backend.limits))
 
     return create_completion
 
@@ -94,9 +90,7 @@ async def answer(
     request: CompletionRequest,
     backend: Backend,
     draw_seed: lower.DrawSeed,
-    request_id: str,
-    placement: Placement,
-    caller: Caller,
+    envelope: Envelope,
 ) -> Answer:
     """Checks a request and begins to answer it. Raises ActorlmError."""
     lower.check_model(request.model, backend.served_name)
@@ -111,9 +105,7 @@ async def answer(
     identity = Identity(f"cmpl-{uuid4().hex}", int(time.time()), backend.served_name)
     shown = [one for one in ids for _ in range(n)] if request.return_token_ids else None
     wire = CompletionWire(identity, count, usage.last, echoes, _format(request, ids, n, backend), shown)
-    generation: Generation = (
-        backend.submit(choices, request_id, placement, caller) if choices else NothingToGenerate(count)
-    )
+    generation: Generation = backend.submit(choices, envelope) if choices else NothingToGenerate(count)
     if choices and request.max_tokens == 0:
         generation = PromptAlone(generation)
     return Answer(generation, wire, Tally([len(one) for one in ids], n), stream=stream, usage=usage)

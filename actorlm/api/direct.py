@@ -4,16 +4,16 @@ Fields that only say how HTTP is to answer have no meaning here, and are refused
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from actorlm.api import chat, completions
 from actorlm.api.app import draw_seed
 from actorlm.api.body import decode
-from actorlm.api.callers import ANYBODY, Caller
+from actorlm.api.envelope import envelope
 from actorlm.api.errors import as_actorlm_error, describe
 from actorlm.api.lower import DrawSeed
-from actorlm.api.placement import check_placement
-from actorlm.api.ports import Backend, Begun, Placement
+from actorlm.api.ports import Backend, Begun, Envelope, Limits
 from actorlm.api.schema import GenerationRequest
 from actorlm.api.schema_chat import ChatCompletionRequest
 from actorlm.api.schema_completions import CompletionRequest
@@ -32,29 +32,43 @@ class DirectRequests:
         self._backend = backend
         self._draw_seed = draw_seed
 
-    async def complete(self, body: bytes, trace_id: str, session: str = "", replica: int | None = None) -> Begun:
+    async def complete(
+        self,
+        body: bytes,
+        trace_id: str,
+        session: str = "",
+        replica: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Begun:
         """See `api.ports.Direct`."""
-        return await self._begin(body, CompletionRequest, completions.answer, trace_id, session, replica)
+        around = partial(envelope, trace_id, session, replica, timeout_s)
+        return await self._begin(body, CompletionRequest, completions.answer, around)
 
-    async def chat(self, body: bytes, trace_id: str, session: str = "", replica: int | None = None) -> Begun:
+    async def chat(
+        self,
+        body: bytes,
+        trace_id: str,
+        session: str = "",
+        replica: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Begun:
         """See `api.ports.Direct`."""
-        return await self._begin(body, ChatCompletionRequest, chat.answer, trace_id, session, replica)
+        around = partial(envelope, trace_id, session, replica, timeout_s)
+        return await self._begin(body, ChatCompletionRequest, chat.answer, around)
 
     async def _begin(
         self,
         body: bytes,
         kind: type[R],
-        answer: Callable[[R, Backend, DrawSeed, str, Placement, Caller], Awaitable[Begun]],
-        trace_id: str,
-        session: str,
-        replica: int | None,
+        answer: Callable[[R, Backend, DrawSeed, Envelope], Awaitable[Begun]],
+        around: Callable[[Limits], Envelope],
     ) -> Begun:
         try:
             check_state(self._backend, ACCEPTING)
-            placement = check_placement(session, replica, self._backend.limits)
+            sent_in = around(self._backend.limits)
             request: R = decode(body, kind)
             _check_fields(request)
-            return await answer(request, self._backend, self._draw_seed, trace_id, placement, ANYBODY)
+            return await answer(request, self._backend, self._draw_seed, sent_in)
         except Exception as error:
             ours = as_actorlm_error(error)
             described = describe(ours).error

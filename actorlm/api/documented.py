@@ -7,7 +7,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
-from actorlm.api.placement import PARAMETERS
+from actorlm.api.envelope import PARAMETERS
 from actorlm.api.schema import ErrorResponse
 
 _EVENTS = Schema(
@@ -23,6 +23,7 @@ _MEANINGS = {
     415: "The body is not plain JSON",
     429: "Too many requests wait; try again after Retry-After seconds",
     500: "A fault of the server",
+    504: "The request waited too long, or took longer than it may",
     503: "The service is starting, draining or repairing itself; try again after Retry-After seconds",
 }
 

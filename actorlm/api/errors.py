@@ -13,7 +13,7 @@ from litestar.types import Send
 
 from actorlm.api.fields import limitation
 from actorlm.api.schema import ErrorDescription, ErrorResponse
-from actorlm.errors import ActorlmError, BadRequest, NotFound, Overloaded, Unavailable
+from actorlm.errors import ActorlmError, BadRequest, DeadlineExceeded, NotFound, Unavailable
 from actorlm.invalid import json_fault
 
 log = structlog.get_logger(__name__)
@@ -114,8 +114,10 @@ def describe(error: ActorlmError) -> ErrorResponse:
 
 def headers_of(error: Exception) -> dict[str, str]:
     """The headers that go with an error."""
-    if isinstance(error, (Overloaded, Unavailable)):
+    if isinstance(error, ActorlmError) and error.retry_after is not None:
         return {"retry-after": str(error.retry_after)}
+    if isinstance(error, DeadlineExceeded):  # OpenAI's clients would try again, and load the server once more
+        return {"x-should-retry": "false"}
     if isinstance(error, RequestTimeout):
         return {"connection": "close"}
     if isinstance(error, HTTPException) and error.headers:

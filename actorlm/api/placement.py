@@ -32,7 +32,7 @@ PARAMETERS = (
 
 def placement_of(scope: Scope, limits: Limits) -> Placement:
     """What the headers of a request ask for. Raises BadRequest naming the header at fault."""
-    session, number = _header(scope["headers"], SESSION), _header(scope["headers"], REPLICA)
+    session, number = header(scope["headers"], SESSION), header(scope["headers"], REPLICA)
     if session is not None:
         _check_session(session, SESSION)
     return Placement(session or "", None if number is None else _replica(number, REPLICA, limits))
@@ -45,7 +45,8 @@ def check_placement(session: str, replica: int | None, limits: Limits) -> Placem
     return Placement(session, None if replica is None else _replica(str(replica), "replica", limits))
 
 
-def _header(headers: Iterable[tuple[bytes, bytes]], name: str) -> str | None:
+def header(headers: Iterable[tuple[bytes, bytes]], name: str) -> str | None:
+    """The value of a header, if it is sent. Raises BadRequest if it is sent more than once."""
     given = [value.decode("latin-1") for key, value in headers if key == name.lower().encode()]
     if len(given) > 1:
         raise BadRequest(f"{name} is sent {len(given)} times; send it once", param=name)

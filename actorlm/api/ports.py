@@ -51,6 +51,18 @@ class Placement(msgspec.Struct, frozen=True):
 ANYWHERE = Placement()
 
 
+class Envelope(msgspec.Struct, frozen=True):
+    """What comes with a request beside its body: its id for the log, where it wants to run, who asks, and how long.
+
+    `timeout_s` is the time after which it is to end with an error, if it has not ended; None asks for no such time.
+    """
+
+    request_id: str = ""
+    placement: Placement = ANYWHERE
+    caller: Caller = ANYBODY
+    timeout_s: float | None = None
+
+
 class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     """How a conversation becomes a prompt.
 
@@ -150,14 +162,8 @@ class Backend(Protocol):
     def limits(self) -> Limits:
         """Of requests that begin now; what the replicas can hold may change."""
 
-    def submit(
-        self,
-        submissions: Sequence[Submission],
-        trace_id: str,
-        placement: Placement = ANYWHERE,
-        caller: Caller = ANYBODY,
-    ) -> Generation:
-        """Begins to generate, for `caller`. Raises Unavailable or Overloaded; so may the first `__anext__`."""
+    def submit(self, submissions: Sequence[Submission], envelope: Envelope) -> Generation:
+        """Begins to generate. Raises Unavailable or Overloaded; so may the first `__anext__`."""
 
     async def encode(
         self, texts: Sequence[str], *, add_special_tokens: bool, last: int | None = None
@@ -214,8 +220,22 @@ class Begun(Protocol):
 class Direct(Protocol):
     """The generating routes for callers that bring no HTTP. Each raises the error that the route would answer."""
 
-    async def complete(self, body: bytes, trace_id: str, session: str = "", replica: int | None = None) -> Begun:
+    async def complete(
+        self,
+        body: bytes,
+        trace_id: str,
+        session: str = "",
+        replica: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Begun:
         """What `POST /v1/completions` does with this body."""
 
-    async def chat(self, body: bytes, trace_id: str, session: str = "", replica: int | None = None) -> Begun:
+    async def chat(
+        self,
+        body: bytes,
+        trace_id: str,
+        session: str = "",
+        replica: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Begun:
         """What `POST /v1/chat/completions` does with this body."""

@@ -44,13 +44,14 @@ class RequestCompleted(Message):
 
 
 class RequestFailed(Message):
-    """A request ended with an error: the status, code and field that HTTP answers for it."""
+    """A request ended with an error: the status, code, field and time to try again that HTTP answers for it."""
 
     request: RequestId
     status: int
     code: str | None
     message: str
     param: str | None = None
+    retry_after: int | None = None
 
 
 class Dismissed(Message):

@@ -18,7 +18,7 @@ class Generate(Message):
 
     `request` is unique over all frontends and their restarts. `attempt` counts from 0; an attempt above 0 brings
     the `generated_ids` of those before it, which count as output (length, penalties, seed position) and are never
-    delivered again. `detokenizer` is the index of the one that holds the text. `deadline_ms` is Unix time.
+    delivered again. `detokenizer` is the index of the one that holds the text.
     A lower `priority` goes first among those of its `tenant`, where priorities count; it lies within MAX_PRIORITY of 0.
     Tenants share a replica in proportion to their `weight`. Only requests of the same
     `cache_salt` share prefixes. `adapter` is reserved. `session` and `replica` are for the balancer, which chooses this
@@ -34,7 +34,6 @@ class Generate(Message):
     generated_ids: Int32
     sampling: SamplingParams
     priority: int = 0
-    deadline_ms: int | None = None
     cache_salt: str = ""
     adapter: str | None = None
     trace_id: str = ""

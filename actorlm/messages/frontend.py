@@ -66,13 +66,15 @@ class Complete(Message):
     """A client asks for the continuation of a prompt: `body` is a JSON object as `/v1/completions` takes it.
 
     `request` is a number that the client has not used in this session. Answered by TextGenerated, again and again, and
-    then by RequestCompleted or RequestFailed. `session` and `replica` are as in Generate.
+    then by RequestCompleted or RequestFailed. `session` and `replica` are as in Generate. After `timeout_s` seconds a
+    request that goes on fails.
     """
 
     request: RequestId
     body: bytes
     session: Session = ""
     replica: int | None = None
+    timeout_s: float | None = None
 
 
 class Chat(Message):
@@ -82,6 +84,7 @@ class Chat(Message):
     body: bytes
     session: Session = ""
     replica: int | None = None
+    timeout_s: float | None = None
 
 
 class Withdraw(Message):

@@ -7,7 +7,7 @@ shells around one object. Must not know: sockets, text, who runs a step and wher
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from actorlm.errors import ActorlmError, BadRequest
+from actorlm.errors import ActorlmError
 from actorlm.logprobs import Logprobs, Scores, unpack
 from actorlm.messages.engine import Generate
 from actorlm.messages.executor import StepDone
@@ -63,11 +63,11 @@ class Core:
         self._vocab_size = vocab_size
         self._witnesses = witnesses
 
-    def admit(self, message: Generate) -> None:
+    def admit(self, message: Generate) -> Request:
         """Accepts a request, which then ends exactly once. Raises ActorlmError for one that cannot be served."""
         refusal: ActorlmError | None = None
         try:
-            self._admit(message)
+            return self._admit(message)
         except ActorlmError as error:
             refusal = error
             raise
@@ -75,14 +75,14 @@ class Core:
             for witness in self._witnesses:
                 witness.admitted(message, refusal)
 
-    def _admit(self, message: Generate) -> None:
-        if message.deadline_ms is not None:
-            raise BadRequest("deadline_ms is set; this version keeps no deadlines")
+    def _admit(self, message: Generate) -> Request:
         check_sampling(message.sampling, self._vocab_size, self.scheduler.eos_token_ids)
         for ids in map(read_int32, filter(None, (message.prompt_ids, message.generated_ids))):
             check_token("prompt", min(ids), self._vocab_size)
             check_token("prompt", max(ids), self._vocab_size)
-        self.scheduler.add(Request.from_generate(message))
+        request = Request.from_generate(message)
+        self.scheduler.add(request)
+        return request
 
     def abort(self, requests: Iterable[int]) -> list[int]:
         """Ends requests in whatever phase they are; returns those that ended now. Unknown ids have ended before."""

@@ -11,7 +11,8 @@ from actorlm.actors.detokenizer import Detokenizer
 from actorlm.actors.engine import EngineCore
 from actorlm.actors.frontend import Frontend
 from actorlm.actors.membership import Membership
-from actorlm.api.ports import Submission
+from actorlm.api.callers import ANYBODY
+from actorlm.api.ports import Envelope, Submission
 from actorlm.checkpoint.describe import describe
 from actorlm.checkpoint.resolve import resolve
 from actorlm.config import BLOCK_SIZE, Config
@@ -125,12 +126,14 @@ class MemoryTree:
             ),
             balancer=link("balancer"), detokenizers={0: link("detokenizer-0")}, membership=membership,
             announcement=ReplicaAnnounced(0, self.kv_tokens, self.config.scheduler.max_num_seqs),
+            queue_timeout_s=self.config.timeouts.queue_timeout_s,
         )  # fmt: skip
 
     def _frontend(self, name, mailbox, network, link, membership):
         return Frontend(
             name, mailbox, index=0, incarnation=1, served_name="null",
             balancer=link("balancer"), detokenizers={0: link("detokenizer-0")}, membership=membership,
+            request_timeout_s=self.config.timeouts.request_timeout_s,
         )  # fmt: skip
 
     async def _listen(self):
@@ -164,10 +167,11 @@ class MemoryTree:
         await self.kill(name, **how)
         self.begin(name)
 
-    def submit(self, *prompts, trace_id="", stop=(), **sampling):
+    def submit(self, *prompts, trace_id="", stop=(), timeout_s=None, caller=ANYBODY, **sampling):
         params = SamplingParams(**({"max_tokens": 8, "ignore_eos": True} | sampling))
         return self.frontend.submit(
-            [Submission(prompt_ids=list(ids), sampling=params, stop=stop) for ids in prompts], trace_id
+            [Submission(prompt_ids=list(ids), sampling=params, stop=stop) for ids in prompts],
+            Envelope(trace_id, timeout_s=timeout_s, caller=caller),
         )
 
     async def settled(self):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from actorlm.api.ports import Placement
+from actorlm.api.ports import Envelope, Placement
 from actorlm.errors import Poisoned, Unavailable
 from actorlm.executors.inline import InlineExecutor
 from actorlm.logprobs import joined
@@ -171,7 +171,7 @@ async def test_an_accepted_request_waits_for_its_only_replica(memory_tree):
 async def test_a_replica_asked_for_counts_until_it_is_lost(memory_tree):
     async with memory_tree(step_ms=2) as tree:
         calm = await ask(tree, [5], max_tokens=30).read()
-        answer = Answer(tree.frontend.submit([_submission(tree)], "", Placement(replica=0)), 1)
+        answer = Answer(tree.frontend.submit([_submission(tree)], Envelope(placement=Placement(replica=0))), 1)
         await answer.read(until=3)
         await tree.restart("engine-0")
         (await answer.read()).same(calm)

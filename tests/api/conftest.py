@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from actorlm.api.app import Application, create_app
-from actorlm.api.callers import ANYBODY, Caller
-from actorlm.api.ports import ANYWHERE, Delta, Limits, Placement, Rendering, Submission
+from actorlm.api.callers import Caller
+from actorlm.api.ports import Delta, Envelope, Limits, Placement, Rendering, Submission
 from actorlm.api.server import HttpServer
 from actorlm.api.tls import Tls
 from actorlm.checkpoint.description import ModelDescription
@@ -93,26 +93,28 @@ class FakeBackend:
         self.generations: list[FakeGeneration] = []
         self.conversations: list[Sequence[dict[str, Any]]] = []
         self.renderings: list[Rendering] = []
-        self.trace_ids: list[str] = []
-        self.placements: list[Placement] = []
-        self.callers: list[Caller] = []
+        self.envelopes: list[Envelope] = []
+
+    @property
+    def trace_ids(self) -> list[str]:
+        return [one.request_id for one in self.envelopes]
+
+    @property
+    def placements(self) -> list[Placement]:
+        return [one.placement for one in self.envelopes]
+
+    @property
+    def callers(self) -> list[Caller]:
+        return [one.caller for one in self.envelopes]
 
     @property
     def submissions(self) -> list[Submission]:
         return [one for generation in self.generations for one in generation.submissions]
 
-    def submit(
-        self,
-        submissions: Sequence[Submission],
-        trace_id: str,
-        placement: Placement = ANYWHERE,
-        caller: Caller = ANYBODY,
-    ) -> FakeGeneration:
+    def submit(self, submissions: Sequence[Submission], envelope: Envelope) -> FakeGeneration:
         if self.refusal is not None:
             raise self.refusal
-        self.trace_ids.append(trace_id)
-        self.placements.append(placement)
-        self.callers.append(caller)
+        self.envelopes.append(envelope)
         self.generations.append(FakeGeneration(self, submissions))
         return self.generations[-1]
 

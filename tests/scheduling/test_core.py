@@ -39,7 +39,7 @@ def test_a_request_is_run_to_its_end(core):
     assert (core.steps, core.tokens) == (2, 4)
 
 
-@pytest.mark.parametrize("message", [generate(1, 10), generate(-1), generate(1, deadline_ms=5), generate(max_tokens=0)])
+@pytest.mark.parametrize("message", [generate(1, 10), generate(-1), generate(max_tokens=0)])
 def test_what_cannot_be_served_is_not_accepted(core, message):
     with pytest.raises(BadRequest):
         core.admit(message)

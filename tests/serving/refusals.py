@@ -12,6 +12,7 @@ TYPES = {
     415: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
+    504: "timeout_error",
     503: "service_unavailable_error",
 }
 

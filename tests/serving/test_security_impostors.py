@@ -84,7 +84,7 @@ def test_e04_generate_with_every_value(tree, sockets):
         "priority": [-1, 2**63 - 1],
         "adapter": ["x"],
         "cache_salt": ["x" * 100_000],
-        "deadline_ms": [0, -1],
+        "weight": [0.0, -1.0],
         "session": ["", "x" * 128, "x" * 100_000],
         "replica": [0, 1, 9999, -1],
     }
