@@ -16,7 +16,7 @@ import structlog
 
 from actorlm.actors.membership import Membership
 from actorlm.actors.roster import Roster
-from actorlm.errors import ActorlmError, Overloaded, ProtocolError, Unavailable
+from actorlm.errors import ActorlmError, ProtocolError, Unavailable
 from actorlm.messages.actor import Census, CollectMetrics, PeerLost, Stop
 from actorlm.messages.balancer import (
     Acquitted,
@@ -136,10 +136,9 @@ class Balancer(Actor[Inbox | LinkEvent]):
         wish, now = self._wish(message), time.monotonic()
         try:
             choice = self._balance.choose(wish, now)
-            replica, held = choice.replica, choice.held
-            log.debug("routed", request_id=message.trace_id, request=message.request, replica=replica, held=held)
-            self._send(replica, message)
-        except (Overloaded, Unavailable) as error:
+            while not self._reaches(choice, message):
+                choice = self._balance.choose(wish, now)
+        except Unavailable as error:
             log.debug("no replica", request_id=message.trace_id, request=message.request, error=error.message)
             self._answer(frontend_of(message.request), _refusal(message, error))
             return False
@@ -170,14 +169,20 @@ class Balancer(Actor[Inbox | LinkEvent]):
             replica=message.replica,
         )
 
-    def _send(self, replica: int, message: Generate) -> None:
+    def _reaches(self, choice: Choice, message: Generate) -> bool:
+        """Sends the request to the replica. One that is out of reach is dead, or will announce itself again."""
+        replica, held = choice.replica, choice.held
+        log.debug("routed", request_id=message.trace_id, request=message.request, replica=replica, held=held)
         try:
             self._server.send(f"engine-{replica}", message)
         except PeerFull:
             self._membership.say(PeerStuck(f"engine-{replica}"))
-            raise Overloaded(f"replica {replica} does not keep up; try again later") from None
         except PeerUnknown:
-            raise Unavailable(f"replica {replica} is restarting; try again later") from None
+            pass
+        else:
+            return True
+        self._balance.lose_sight(replica)
+        return False
 
     def _note_load(self, sender: str, message: LoadReported) -> None:
         _check_sender(sender, f"engine-{message.replica}", message)

@@ -58,6 +58,7 @@ class _Replica:
     memory: PrefixMemory
     turn: int
     open: int = 0
+    is_reached: bool = True
 
     def has(self, room: Room, prefill: int) -> bool:
         """Whether it surely takes one more request, of so many tokens to prefill."""
@@ -109,6 +110,10 @@ class Balance:
             memory = PrefixMemory(capacity // BLOCK_SIZE)
             self._replicas[replica] = _Replica(replica, Workload(capacity), memory, self._next_turn())
 
+    def lose_sight(self, replica: int) -> None:
+        """Nothing reaches this replica any more. It keeps what it has, and is not chosen before it joins again."""
+        self._replicas[replica].is_reached = False
+
     def leave(self, replica: int) -> list[tuple[int, int]]:
         """A replica is gone, or has yet to say what it holds, and all that is known of it.
 
@@ -130,7 +135,7 @@ class Balance:
         """
         placed = self._placed.get(wish.request)
         held = {number: replica.memory.held(wish.blocks) for number, replica in self._replicas.items()}
-        number = self._find(wish, held, now) if placed is None else placed.replica.number
+        number = self._find(wish, held, now) if placed is None else self._asked_for(placed.replica.number)
         return Choice(number, min(held[number] * BLOCK_SIZE, wish.prefill - 1))
 
     def place(self, wish: Wish, choice: Choice, now: float) -> None:
@@ -202,9 +207,10 @@ class Balance:
         """
         if wish.replica is not None:
             return self._asked_for(wish.replica)
-        if not self._replicas:
+        reached = {number: replica for number, replica in self._replicas.items() if replica.is_reached}
+        if not reached:
             raise Unavailable("no replica takes requests now; try again when one has started")
-        candidates = self._with_room(wish.prefill)
+        candidates = _with_room(reached, self._room, wish.prefill)
         within = self._within_bound(candidates)
         before = self._sessions.place(wish.session) if wish.session else None
         if before in within:
@@ -215,14 +221,9 @@ class Balance:
         return self._fairest(within, candidates, now) if alike else self._nearest(within, own, now)
 
     def _asked_for(self, number: int) -> int:
-        if number not in self._replicas:
+        if number not in self._replicas or not self._replicas[number].is_reached:
             raise Unavailable(f"replica {number} takes no requests now; try again when it has started, or ask for none")
         return number
-
-    def _with_room(self, prefill: int) -> dict[int, _Replica]:
-        """All, if none is sure to have room: they know best."""
-        having = {number: one for number, one in self._replicas.items() if one.has(self._room, prefill)}
-        return having or self._replicas
 
     def _within_bound(self, candidates: Mapping[int, _Replica]) -> dict[int, _Replica]:
         work = {number: replica.workload.expected for number, replica in candidates.items()}
@@ -253,3 +254,8 @@ class Balance:
     def _next_turn(self) -> int:
         self._turns += 1
         return self._turns
+
+
+def _with_room(replicas: dict[int, _Replica], room: Room, prefill: int) -> dict[int, _Replica]:
+    """All, if none is sure to have room: they know best."""
+    return {number: one for number, one in replicas.items() if one.has(room, prefill)} or replicas
