@@ -13,6 +13,7 @@ from actorlm import __version__
 from actorlm.cli_api_keys import api_keys
 from actorlm.cli_end import FAILED, MISUSED, finish, logged
 from actorlm.cli_keys import keys
+from actorlm.cli_operator import COMMANDS as OPERATOR_COMMANDS
 from actorlm.cli_remote import bench_serve, chat
 from actorlm.cli_replay import replay
 from actorlm.config import Config, environment
@@ -153,19 +154,6 @@ def plan(model_argument: str | None, **flags: Any) -> None:
 
 
 @main.command()
-def ps() -> None:
-    """Show the running trees of this user: actors, processes, states, restarts, memory."""
-
-    def show() -> int:
-        from actorlm.operator import describe_running
-        from actorlm.tables import print_trees
-
-        return print_trees(describe_running())
-
-    finish(show)
-
-
-@main.command()
 @click.argument("name")
 def pull(name: str) -> None:
     """Fetch a model that has a short name (smollm2-135m) into the cache."""
@@ -236,6 +224,8 @@ def bench() -> None:
 
 bench.add_command(bench_serve)
 main.add_command(chat)
+for command in OPERATOR_COMMANDS:
+    main.add_command(command)
 main.add_command(api_keys)
 main.add_command(replay)
 main.add_command(keys)

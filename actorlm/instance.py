@@ -115,7 +115,7 @@ def sweep(base: Path) -> None:
 def running() -> list[Path]:
     """The run directories of this user that living supervisors hold. A base that is not private is not looked into."""
     bases = [base for base in runtime_directories() if _is_private(base)]
-    return [directory for base in bases for directory in sorted(base.iterdir()) if _held(directory)]
+    return [directory for base in bases for directory in sorted(base.iterdir()) if is_running(directory)]
 
 
 def supervisor_address(directory: Path) -> str:
@@ -140,7 +140,8 @@ def _is_private(directory: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == PRIVATE
 
 
-def _held(directory: Path) -> bool:
+def is_running(directory: Path) -> bool:
+    """Whether a living supervisor holds this run directory."""
     lock = _try_lock(directory)
     if lock is not None:
         os.close(lock)

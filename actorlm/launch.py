@@ -208,7 +208,7 @@ def _build_frontend(child: _Child) -> Built:
 
     async def serve() -> None:
         await server.start()
-        frontend.serve(lambda: server.stop(HTTP_GRACE_S))
+        frontend.serve(server.stop)
 
     async def finish() -> None:
         if traces is not None:
@@ -219,9 +219,6 @@ def _build_frontend(child: _Child) -> Built:
     if tls is not None:
         frontend.spawn(tls.watch())
     return frontend, finish
-
-
-HTTP_GRACE_S = 2.0
 
 
 def _build_engine(child: _Child) -> Built:

@@ -1,58 +1,185 @@
-"""What an operator's command asks of running trees, over their control sockets."""
+"""What an operator's command asks of running trees, and orders, over their control sockets."""
 
 import asyncio
-import os
+import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
 
-from actorlm.instance import running, supervisor_address
+from actorlm.errors import ConfigError, Unavailable
+from actorlm.instance import is_running, running, supervisor_address
 from actorlm.messages.catalog import INBOXES, protocol
-from actorlm.messages.operator import TreeDescribed
-from actorlm.messages.supervisor import DescribeTree
+from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
+from actorlm.messages.supervisor import DescribeTree, Order
 from actorlm.runtime.events import LinkRefused, LinkUp
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.topology import Role
+from actorlm.wire import Message
 
 PATIENCE_S = 3.0
+LOOK_S = 0.5
+"""Time between two looks whether a tree is still there, while an order is awaited."""
 
 
-def describe_running() -> list[tuple[Path, TreeDescribed | str]]:
-    """Every running tree of this user: its run directory, and its description or why there is none."""
-    return asyncio.run(_describe_all(running()))
+class Door(NamedTuple):
+    """How a tree's supervisor is reached. `name` is for people; `directory` is its run directory, if it is here."""
+
+    name: str
+    address: str
+    directory: Path | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the tree may still be there."""
+        return self.directory is None or is_running(self.directory)
 
 
-async def _describe_all(directories: list[Path]) -> list[tuple[Path, TreeDescribed | str]]:
-    described = await asyncio.gather(*map(_describe, directories))
-    return list(zip(directories, described, strict=True))
+def doors() -> list[Door]:
+    """To every running tree of this user on this host."""
+    return [_of_directory(directory) for directory in running()]
 
 
-async def _describe(directory: Path) -> TreeDescribed | str:
-    try:
-        return await asyncio.wait_for(_ask(directory), PATIENCE_S)
-    except TimeoutError:
-        return f"no answer within {PATIENCE_S:g} s"
+def find_door(which: str | None) -> Door:
+    """To the tree that is meant: by its run directory or its HTTP port; None is the only one that runs.
+
+    Raises Unavailable if it does not run, ConfigError if several do and none is named.
+    """
+    if which is None:
+        return _only(doors())
+    if which.isdecimal():
+        return _of_port(int(which))
+    directory = Path(which)
+    found = next((door for door in doors() if door.directory == directory.absolute()), None)
+    if found is None:
+        raise Unavailable(f"{which} is no run directory of a running tree of this user{_listed(doors())}")
+    return found
 
 
-async def _ask(directory: Path) -> TreeDescribed | str:
-    network = ZeroMQNetwork(protocol())
-    mailbox: Mailbox[Any] = Mailbox(Role.OPERATOR, 64, Overflow.PAUSE)
-    link = network.connect(
-        supervisor_address(directory),
-        peer=Role.SUPERVISOR,
-        identity=this_process(Role.OPERATOR, f"{Role.OPERATOR}-{os.getpid()}"),
-        mailbox=mailbox,
-        inbox=INBOXES[Role.OPERATOR],
-    )
-    try:
+def _only(found: Sequence[Door]) -> Door:
+    match found:
+        case [door]:
+            return door
+        case []:
+            raise Unavailable("no tree of this user is running; start one with `actorlm up`")
+        case _:
+            raise ConfigError(f"{len(found)} trees are running; name one by its port or run directory{_listed(found)}")
+
+
+def _of_directory(directory: Path) -> Door:
+    return Door(str(directory), supervisor_address(directory), directory)
+
+
+def _of_port(port: int) -> Door:
+    found = doors()
+    for door, tree in describe(found):
+        if isinstance(tree, TreeDescribed) and urlsplit(tree.url).port == port:
+            return door
+    raise Unavailable(f"no running tree of this user serves port {port}{_listed(found)}")
+
+
+def _listed(found: Sequence[Door]) -> str:
+    return f"; running: {', '.join(door.name for door in found)}" if found else ""
+
+
+def describe(found: Sequence[Door]) -> list[tuple[Door, TreeDescribed | str]]:
+    """The description of each tree, or why there is none."""
+
+    async def all_of_them() -> list[TreeDescribed | str]:
+        return await asyncio.gather(*map(describe_tree, found))
+
+    return list(zip(found, asyncio.run(all_of_them()), strict=True))
+
+
+async def describe_tree(door: Door) -> TreeDescribed | str:
+    """The description of a tree, or why there is none."""
+    async with _Session(door) as session:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await session.begin(DescribeTree())
+                answer = await session.next()
+        except TimeoutError:
+            return f"no answer within {PATIENCE_S:g} s"
+        except Unavailable as error:
+            return error.message
+    assert isinstance(answer, TreeDescribed), "it was asked for nothing else"
+    return answer
+
+
+def order(door: Door, what: Order, say: Callable[[str], None]) -> int:
+    """Gives an order and waits until it is done; says how it goes. Returns the exit status. Raises Unavailable."""
+    return asyncio.run(_order(door, what, say))
+
+
+async def _order(door: Door, what: Order, say: Callable[[str], None]) -> int:
+    async with _Session(door) as session:
+        try:
+            await asyncio.wait_for(session.begin(what), PATIENCE_S)
+        except TimeoutError:
+            raise Unavailable(f"{door.name}: no answer within {PATIENCE_S:g} s; nothing was ordered") from None
         while True:
-            for _, message in await mailbox.drain():
-                if isinstance(message, LinkUp):
-                    link.send(DescribeTree())
-                elif isinstance(message, TreeDescribed):
-                    return message
-                elif isinstance(message, LinkRefused):
-                    return message.reason
-    finally:
-        await network.close()
+            match await session.next():
+                case OrderProgressed(text):
+                    say(text)
+                case OrderEnded(status, text):
+                    say(text)
+                    return status
+
+
+async def wait_until_gone(door: Door) -> None:
+    """Until a tree that has said that it ends is gone with all it had on this host."""
+    while door.directory is not None and door.is_open:  # noqa: ASYNC110 - nothing tells of a lock
+        await asyncio.sleep(LOOK_S / 10)
+
+
+class _Session:
+    """A link to one supervisor, for one question or order."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    async def __aenter__(self) -> Self:
+        self._network = ZeroMQNetwork(protocol())
+        self._mailbox: Mailbox[Any] = Mailbox(Role.OPERATOR, 64, Overflow.PAUSE)
+        self._link = self._network.connect(
+            self._door.address,
+            peer=Role.SUPERVISOR,
+            identity=this_process(Role.OPERATOR, f"{Role.OPERATOR}-{secrets.token_hex(4)}"),
+            mailbox=self._mailbox,
+            inbox=INBOXES[Role.OPERATOR],
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._network.close()
+
+    async def begin(self, message: Message) -> None:
+        """Says it once there is a session. Raises Unavailable if that is refused."""
+        while not self._link.is_up:
+            await self._read()
+        self._link.send(message)
+
+    async def next(self) -> Message:
+        """The next answer. Raises Unavailable if the tree is gone without one."""
+        while True:
+            try:
+                message = await asyncio.wait_for(self._read(), LOOK_S)
+            except TimeoutError:
+                if self._door.is_open and self._link.is_up:
+                    continue
+                raise self._lost() from None
+            if isinstance(message, LinkUp):  # another session: what was said in the one before may be lost
+                raise self._lost()
+            return message
+
+    def _lost(self) -> Unavailable:
+        return Unavailable(f"{self._door.name}: the supervisor is gone, or out of reach, without a last answer")
+
+    async def _read(self) -> Message:
+        message: Message
+        [(_, message)] = await self._mailbox.drain(1)
+        if isinstance(message, LinkRefused):
+            raise Unavailable(message.reason)
+        return message

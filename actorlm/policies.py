@@ -1,7 +1,7 @@
 """What follows the death of an actor, by its role, and within which bounds: options in, a `Supervision` out."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from actorlm.config import Config
 from actorlm.runtime.children import Child, OnDeath
@@ -40,6 +40,18 @@ def child_of(process: PlannedProcess, machine: str) -> Child:
     host = process.host or machine
     on_death = ON_DEATH[process.role] if process.launched_rank is None else OnDeath.END_TREE
     return Child(process.name, process.role, process.group, on_death, host=host, ranks=_ranks(process))
+
+
+def spare_frontends(topology: Topology, machine: str) -> Callable[[str, int], Child]:
+    """Gives the frontend that stands in for one of them, by its name and how often there have been spare ones."""
+    spares = dict(zip((one.name for one in topology.of_role(Role.FRONTEND)), topology.spares, strict=True))
+
+    def child(frontend: str, lives: int) -> Child:
+        spare = spares[frontend]
+        host = spare.host or machine
+        return Child(spare.name, spare.role, spare.group, OnDeath.LET_GO, host=host, incarnation=lives)
+
+    return child
 
 
 def limits(config: Config, pulse: Pulse) -> Limits:

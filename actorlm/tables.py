@@ -1,7 +1,6 @@
 """Tables that commands print."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -9,7 +8,8 @@ from rich.table import Table
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
-from actorlm.messages.operator import TreeDescribed
+from actorlm.messages.operator import ActorDescribed, TreeDescribed
+from actorlm.operator import Door
 from actorlm.topology import PlannedProcess, Role, Topology, crossings
 
 
@@ -77,24 +77,38 @@ def _planned_row(process: PlannedProcess) -> tuple[str, ...]:
     )
 
 
-def print_trees(trees: Sequence[tuple[Path, TreeDescribed | str]]) -> int:
-    """The running trees; returns the exit status, 1 if there is none."""
+ACTOR_COLUMNS = (
+    "actor", "role", "pid", "state", "restarts", "mailbox", "memory, MiB", "up, s", "requests", "ranks", "host",
+    "last death",
+)  # fmt: skip
+
+
+def actor_cells(row: ActorDescribed) -> tuple[str, ...]:
+    """One row of the table of actors. Requests are those that run and those that wait."""
+    requests = {Role.ENGINE: f"{row.running}+{row.waiting}", Role.FRONTEND: str(row.running)}
+    return (
+        row.name, row.role, str(row.pid or ""), row.state, str(row.restarts), str(row.mailbox_depth),
+        str(row.memory_mib), f"{row.uptime_s:.0f}", requests.get(Role(row.role), ""), row.ranks, row.host,
+        row.last_death,
+    )  # fmt: skip
+
+
+def print_trees(trees: Sequence[tuple[Door, TreeDescribed | str]]) -> int:
+    """The running trees; returns the exit status, 1 if there is none that answers."""
     console = Console(markup=False, emoji=False)  # names and paths may have brackets and colons
     if not trees:
         console.print("no tree is running")
         return 1
-    for directory, tree in trees:
+    for door, tree in trees:
         if isinstance(tree, str):
-            console.print(f"{directory}: {tree}")
+            console.print(f"{door.name}: {tree}")
             continue
-        console.print(f"{tree.url}  {tree.model}  {tree.state}  {directory}")
+        console.print(f"{tree.url}  {tree.model}  {tree.state}  {door.name}")
         frontends = [row.name for row in tree.actors if row.role == Role.FRONTEND]
-        console.print(f"clients  {', '.join(f'ipc://{directory}/{name}' for name in frontends)}")
-        table = _table("actor", "role", "pid", "state", "restarts", "mailbox", "memory, MiB", "up, s")
+        if door.directory is not None:
+            console.print(f"clients  {', '.join(f'ipc://{door.directory}/{name}' for name in frontends)}")
+        table = _table(*ACTOR_COLUMNS)
         for row in tree.actors:
-            table.add_row(
-                row.name, row.role, str(row.pid or ""), row.state, str(row.restarts),
-                str(row.mailbox_depth), str(row.memory_mib), f"{row.uptime_s:.0f}",
-            )  # fmt: skip
+            table.add_row(*actor_cells(row))
         console.print(table)
-    return 0
+    return int(all(isinstance(tree, str) for _, tree in trees))

@@ -179,6 +179,12 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         return [process for process in self.processes if process.role == role]
 
     @property
+    def spares(self) -> tuple[PlannedProcess, ...]:
+        """For each frontend the one that stands in for it now and then, on the same host."""
+        frontends = self.of_role(Role.FRONTEND)
+        return tuple(_spare(one, len(frontends) + turn) for turn, one in enumerate(frontends))
+
+    @property
     def memory_bytes(self) -> int:
         """Weights and KV caches of all processes."""
         return sum(process.memory_bytes for process in self.processes)
@@ -407,6 +413,10 @@ def _frontend(index: int, host: str, detokenizers: tuple[str, ...]) -> PlannedPr
         binds=(name,),
         connects=("supervisor", "balancer", *detokenizers),
     )
+
+
+def _spare(frontend: PlannedProcess, index: int) -> PlannedProcess:
+    return _frontend(index, frontend.host, frontend.connects[2:])
 
 
 def crossings(topology: Topology) -> list[str]:

@@ -26,7 +26,7 @@ from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.planning import check_security, child_environment, find_model, kernels, plan_tree
-from actorlm.policies import HOST_SLACK_TICKS, supervision
+from actorlm.policies import HOST_SLACK_TICKS, spare_frontends, supervision
 from actorlm.reach import check_free, check_own, resolved
 from actorlm.recording.begin import check_directory
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess, SupervisedProcess
@@ -212,7 +212,7 @@ async def _run(tree: _Tree) -> Supervisor:
     )
     pulse = Pulse(config.supervision.heartbeat_timeout_s)
     agents = _agents(tree, server, pulse)
-    hosts = {process.name: process.host for process in topology.processes}
+    hosts = {process.name: process.host for process in (*topology.processes, *topology.spares)}
 
     def spawn(name: str, incarnation: int) -> SupervisedProcess:
         here = hosts[name] == topology.lead
@@ -225,6 +225,7 @@ async def _run(tree: _Tree) -> Supervisor:
         supervision=supervision(config, topology, pulse, identity.host, agents.missing),
         pulse=pulse,
         spawn=spawn,
+        spare=spare_frontends(topology, identity.host),
         agents=agents,
         screen=tree.screen,
         model=tree.model.name,
@@ -273,7 +274,7 @@ def spawner(
     clock: Callable[[], int],
 ) -> Spawn:
     """What starts the processes of this machine. Their lives begin by this clock, in nanoseconds."""
-    processes = {process.name: process for process in topology.processes}
+    processes = {process.name: process for process in (*topology.processes, *topology.spares)}
     environment = child_environment(topology, os.environ)
     keyless = msgspec.structs.replace(config, http=msgspec.structs.replace(config.http, api_key=None))
     variables = {name: environment[name] for name in child_environment(topology, {})}

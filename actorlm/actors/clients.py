@@ -19,7 +19,7 @@ import structlog
 
 from actorlm.actors.outbox import Outbox
 from actorlm.api.ports import Begun, Direct
-from actorlm.errors import ActorlmError, Interrupted, Overloaded, Poisoned, ProtocolError
+from actorlm.errors import ActorlmError, Interrupted, Overloaded, Poisoned, ProtocolError, Unavailable
 from actorlm.messages.client import Dismissed, RequestCompleted, RequestFailed, Served
 from actorlm.messages.frontend import Chat, Complete, FromClients, Pong, Withdraw
 from actorlm.runtime.errors import NotDelivered, PeerUnknown
@@ -58,6 +58,7 @@ class Clients:
         self._model = model
         self._spawn = spawn
         self._here: dict[str, _Client] = {}
+        self._retired = False
         self._news = asyncio.Event()
         """Somebody has joined, or asks for something."""
 
@@ -95,6 +96,10 @@ class Clients:
             if not any(client.requests for client in self._here.values()):
                 self._news.clear()
 
+    def retire(self) -> None:
+        """Nothing new begins, and what has begun goes on."""
+        self._retired = True
+
     async def settle(self) -> None:
         """Waits a moment for requests that have ended to tell their clients."""
         if tasks := [task for client in self._here.values() for task in client.requests.values()]:
@@ -117,6 +122,9 @@ class Clients:
         number = message.request
         if number in client.requests:
             raise ProtocolError(f"{client.name} has used the number {number} for a request that goes on")
+        if self._retired:
+            client.outbox.end(_failure(number, Unavailable("this frontend is restarting; try again later")))
+            return
         if len(client.requests) >= MAX_REQUESTS:
             error = Overloaded(f"{MAX_REQUESTS} requests of this client are under way; try again later")
             client.outbox.end(_failure(number, error))

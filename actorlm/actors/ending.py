@@ -22,6 +22,7 @@ class Ending:
     """Begins at most once. `status` is the tree's exit status, and `cause` why it is none that was asked for.
 
     It begins with a drain perhaps, in which the tree goes on as ever; once it `closes` nothing is repaired any more.
+    `is_clean` says whether every frontend had finished what it had before it was stopped.
     """
 
     def __init__(self, children: Mapping[str, Child], processes: Processes, peers: Peers) -> None:
@@ -34,6 +35,7 @@ class Ending:
         self.closes = False
         self.status = 0
         self.cause = ""
+        self.is_clean = True
 
     def fail(self, cause: str) -> None:
         """What the tree ends with is not what was asked for; the first cause counts."""
@@ -58,9 +60,10 @@ class Ending:
 
     def has_drained(self, name: str) -> None:
         """A frontend has nothing left, or has ended."""
-        self._undrained.discard(name)
-        if not self._undrained:
-            self._drained.set()
+        if name in self._undrained:
+            self._undrained.remove(name)
+            if not self._undrained:
+                self._drained.set()
 
     async def run(self, drain_s: float) -> None:
         """Lets frontends finish for up to `drain_s`, stops them, stops the others; kills what is left."""
@@ -70,6 +73,7 @@ class Ending:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), drain_s)
         self.closes = True
+        self.is_clean = not self._undrained
         self._stop(lambda role: role == Role.FRONTEND)
         await self._wait_for_exits({Role.FRONTEND}, STOP_GRACE_S)
         self._stop(lambda role: role != Role.FRONTEND)

@@ -22,7 +22,16 @@ from actorlm.api.pace import Pace
 from actorlm.api.ports import FINISH_REASONS, ID_BYTES, Delta, Envelope, Submission
 from actorlm.errors import ActorlmError, Overloaded, Unavailable, from_wire
 from actorlm.logprobs import unpack
-from actorlm.messages.actor import CollectMetrics, Drain, MetricsCollected, PeerLost, Stop, TreeChanged, TreeState
+from actorlm.messages.actor import (
+    CollectMetrics,
+    Drain,
+    MetricsCollected,
+    PeerLost,
+    Retire,
+    Stop,
+    TreeChanged,
+    TreeState,
+)
 from actorlm.messages.balancer import HopEnded, RequestRefused
 from actorlm.messages.detokenizer import Close
 from actorlm.messages.engine import Abort
@@ -53,6 +62,10 @@ MAX_OPEN = 32_768
 """Choices that one frontend holds; one more is refused with 429."""
 
 METRICS_TIMEOUT_S = 2.0
+HTTP_GRACE_S = 2.0
+"""Time that responses get to say that the server is shutting down."""
+LINGER_S = 1.0
+"""Time that a connection which rests gets for one more request, when others take the new ones."""
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +111,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._serving = False
         self._draining = False
         self._scrapes: dict[int, asyncio.Future[bytes]] = {}
-        self._stop_http: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._stop_http: Callable[[float, float], Coroutine[Any, Any, None]] | None = None
         self._clients: Clients | None = None
         membership.count_requests(lambda: (len(self._open), 0))
         self.spawn(membership.beat(self))
@@ -127,8 +140,8 @@ class Frontend(Actor[Inbox | LinkEvent]):
                 self._collected(message)
             case CollectMetrics():
                 self._membership.report(message.token, self)
-            case Drain():
-                self._drain()
+            case Drain() | Retire():
+                self._finish(message)
             case Stop():
                 self.spawn(self._shut_down())
             case LinkUp():
@@ -311,8 +324,8 @@ class Frontend(Actor[Inbox | LinkEvent]):
         elif message.role == Role.DETOKENIZER:
             self._attempts.lose_texts(message.name)
 
-    def serve(self, stop_http: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """HTTP is listening; `stop_http` lets running responses end and closes it."""
+    def serve(self, stop_http: Callable[[float, float], Coroutine[Any, Any, None]]) -> None:
+        """HTTP is listening; `stop_http` closes it: see `api.server.HttpServer.stop`."""
         self._stop_http = stop_http
         self._report_ready()
 
@@ -337,9 +350,23 @@ class Frontend(Actor[Inbox | LinkEvent]):
             self._serving = True
             self._membership.ready()
 
+    def _finish(self, message: Drain | Retire) -> None:
+        if isinstance(message, Retire):
+            self.spawn(self._retire(message.seconds))
+        else:
+            self._drain()
+
     def _drain(self) -> None:
         self._draining = True
         self._report_drained()
+
+    async def _retire(self, seconds: float) -> None:
+        """Others take what is new; the connections that there are may end by themselves."""
+        if self._clients is not None:
+            self._clients.retire()
+        if self._stop_http is not None:
+            await self._stop_http(seconds, LINGER_S)
+        self._drain()
 
     def _report_drained(self) -> None:
         if self._draining and not self._open:
@@ -351,7 +378,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         for generation in {choice.generation for choice in self._open.values()}:
             self._fail(generation, Unavailable("the server is shutting down"))
         clients = [self._clients.settle()] if self._clients is not None else []
-        http = [self._stop_http()] if self._stop_http is not None else []
+        http = [self._stop_http(HTTP_GRACE_S, 0.0)] if self._stop_http is not None else []
         await asyncio.gather(*clients, *http)
         self.stop()
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from actorlm.actors.scrape import samples_of
+from actorlm.actors.scrape import resident_bytes, samples_of
 from actorlm.messages.actor import MetricSample
 from actorlm.messages.supervisor import ActorReady, Duty, Heartbeat, MetricsReported, PhaseChanged
 from actorlm.metrics import Metrics
@@ -90,7 +90,7 @@ class Membership:
         """What there is to say of the actor now."""
         depth = actor.mailbox.depth
         duties = (Duty(MAILBOX, depth, actor.processed), *(duty() for duty in self._duties))
-        return Heartbeat(depth, doing, duties, *self._requests())
+        return Heartbeat(depth, doing, duties, *self._requests(), resident_bytes() >> 20)
 
     def report(self, token: int, actor: Actor[Any]) -> None:
         """Answers CollectMetrics with the actor's own metrics and those that every actor has."""

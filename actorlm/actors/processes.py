@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from actorlm.actors.remote import RemoteProcess
 from actorlm.messages.supervisor import Heartbeat
 from actorlm.runtime.child import SupervisedProcess
 
@@ -33,7 +34,9 @@ class Running:
 
     @property
     def memory_mib(self) -> int:
-        """Resident memory; 0 if the process is gone."""
+        """Resident memory; 0 if the process is gone. Of one on another host, as of its last heartbeat."""
+        if isinstance(self.process, RemoteProcess):
+            return self.heartbeat.memory_mib
         with contextlib.suppress(psutil.Error):
             return int(psutil.Process(self.process.pid).memory_info().rss >> 20)
         return 0
@@ -47,7 +50,9 @@ class Processes:
     """
 
     def __init__(
-        self, spawn: Callable[[str, int], SupervisedProcess], on_exit: Callable[[str, Running, str], None]
+        self,
+        spawn: Callable[[str, int], SupervisedProcess],
+        on_exit: Callable[[str, Running, str], None],
     ) -> None:
         self._spawn = spawn
         self._on_exit = on_exit
@@ -79,6 +84,19 @@ class Processes:
             running.killed_for = running.killed_for or f"{why}{was_doing}"
             running.ends = running.ends or follows
             running.process.signal(signal.SIGKILL)
+
+    def kill_later(self, name: str, seconds: float) -> None:
+        """Kills a process that ends as it was told, unless it has ended by then."""
+        running = self._running.get(name)
+        if running is None:
+            return
+        running.ends = True
+
+        def kill() -> None:
+            if self._running.get(name) is running:
+                self.kill(name, f"it did not end within {seconds:g} s")
+
+        asyncio.get_running_loop().call_later(seconds, kill)
 
     def kill_all(self) -> None:
         """Kills all that exist, and none of their ends is news."""

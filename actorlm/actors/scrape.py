@@ -69,11 +69,15 @@ def samples_of(actor: Actor[Any], tallies: Iterable[Tally]) -> list[MetricSample
     return [*own, *_messages(actor.name, sockets)]
 
 
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _process() -> dict[str, float]:
     """What this process takes of its machine."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
-        "actor_memory_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+        "actor_memory_bytes": resident_bytes(),
         "actor_open_fds": sum(1 for _ in Path("/proc/self/fd").iterdir()),
         "actor_cpu_seconds": time.process_time(),
     }

@@ -1,8 +1,8 @@
 """The Supervisor: starts, watches, restarts and ends every process of a host.
 
-Owns: the tree's state. Receives readiness, heartbeats and metrics from all actors, and questions from operators.
-Decisions are `runtime.supervision`'s; processes are `actors/processes.py`'s, the end is `actors/ending.py`'s. Must not
-know: requests.
+Owns: the tree's state. Receives readiness, heartbeats and metrics from all actors, questions and orders from operators.
+Decisions are `runtime.supervision`'s; processes are `actors/processes.py`'s, orders `actors/orders.py`'s, the end is
+`actors/ending.py`'s. Must not know: requests.
 """
 
 import asyncio
@@ -12,17 +12,21 @@ from collections.abc import Callable, Collection, Iterable
 from typing import assert_never
 
 from actorlm.actors.agents import Agents
-from actorlm.actors.ending import INTERRUPTED_STATUS, Ending
+from actorlm.actors.ending import INTERRUPTED_STATUS, STOP_GRACE_S, Ending
 from actorlm.actors.operators import Operators
+from actorlm.actors.orders import Orders
 from actorlm.actors.peers import Peers
+from actorlm.actors.phases import Phases
 from actorlm.actors.processes import Processes, Running
+from actorlm.actors.rolling import Rolling
 from actorlm.actors.scrape import Scrapes, samples_of
 from actorlm.errors import ProtocolError
-from actorlm.messages.actor import Census, Drain, MetricSample, TreeChanged, TreeState
+from actorlm.messages.actor import Census, Drain, MetricSample, Stop, TreeChanged, TreeState
 from actorlm.messages.supervisor import (
     ActorReady,
     DescribeTree,
     Drained,
+    DrainTree,
     FromHosts,
     Heartbeat,
     HostArrived,
@@ -34,10 +38,12 @@ from actorlm.messages.supervisor import (
     ProcessEnded,
     ProcessStarted,
     ReadMetrics,
+    RestartActors,
+    StopTree,
 )  # fmt: skip
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, SupervisedProcess
-from actorlm.runtime.children import ChildState
+from actorlm.runtime.children import Child, ChildState
 from actorlm.runtime.events import LinkEvent, LinkRefused, LinkUp, PeerJoined
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Server
@@ -71,6 +77,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         supervision: Supervision,
         pulse: Pulse,
         spawn: Callable[[str, int], SupervisedProcess],
+        spare: Callable[[str, int], Child],
         agents: Agents,
         screen: Screen,
         model: str,
@@ -86,11 +93,22 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         self._ready_text = ready_text
         self._drain_timeout_s = drain_timeout_s
         self._processes = Processes(spawn, self._exited)
+        self._phases = Phases(self._processes, screen)
         self._agents = agents
         agents.watch(self)
         self._peers = Peers(server, self._processes, self._does_not_read)
         self._end = Ending(supervision.children, self._processes, self._peers)
         self._operators = Operators(supervision, self._processes, self._peers, model=model, url=url)
+        self._rolling = Rolling(supervision, self._peers, perform=self._perform, spare=spare)
+        self._orders = Orders(
+            self._operators,
+            self._rolling,
+            self._end,
+            begin_end=self._begin_end,
+            spawn=self.spawn,
+            screen=screen,
+            drain_timeout_s=drain_timeout_s,
+        )
         self._scrapes = Scrapes(self._peers.say)
         self._state = TreeState.STARTING
         self._leaving: dict[str, set[str]] = {}
@@ -113,7 +131,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             case Heartbeat():
                 self._heard(sender, message)
             case PhaseChanged():
-                self._phase(sender, message)
+                self._phases.changed(sender, message)
             case ActorReady():
                 self._ready(sender)
             case PeerStuck():
@@ -129,6 +147,8 @@ class Supervisor(Actor[Inbox | LinkEvent]):
                 self._agents.receive(sender, message)
             case DescribeTree():
                 self._operators.describe(sender, self._state)
+            case RestartActors() | DrainTree() | StopTree():
+                self._orders.receive(sender, message)
             case PeerJoined():
                 self._greet(message)
             case LinkUp() | LinkRefused():
@@ -138,7 +158,10 @@ class Supervisor(Actor[Inbox | LinkEvent]):
 
     def _check_sender(self, sender: str, message: Inbox | LinkEvent) -> None:
         """Raises ProtocolError for what is not the sender's to say."""
-        if isinstance(message, DescribeTree | PeerJoined):
+        if isinstance(message, PeerJoined):
+            return
+        if isinstance(message, DescribeTree | RestartActors | DrainTree | StopTree):
+            self._operators.check(sender, message)
             return
         of_hosts = isinstance(message, FromHosts) or (isinstance(message, Heartbeat) and sender in self._agents)
         if sender not in (self._agents if of_hosts else self._supervision.children):
@@ -179,7 +202,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
                 case KillChild():
                     self._processes.kill(effect.name, effect.why, effect.follows)
                 case EndChild():
-                    self._processes.kill(effect.name, "an operator restarts it", follows=True)
+                    self._end_child(effect.name)
                 case AnnounceLost():
                     self._peers.announce_lost(effect.name, effect.role, effect.ordered)
                 case TreeMoved():
@@ -194,6 +217,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     # Children.
 
     def _exited(self, name: str, running: Running, how: str) -> None:
+        self._drained(name)
         why = f" ({running.killed_for})" if running.killed_for else ""
         cause = f"{name} (pid {running.process.pid}): {how}{why}"
         self._supervision.children[name].last_death = f"{how}{why}".splitlines()[0]
@@ -207,7 +231,6 @@ class Supervisor(Actor[Inbox | LinkEvent]):
 
     def _exited_at_the_end(self, name: str, running: Running, cause: str) -> None:
         """Nobody follows. A frontend that drains takes what it had accepted along, and the success."""
-        self._end.has_drained(name)
         child = self._supervision.children[name]
         if child.state is ChildState.READY and not running.ends:
             self._end.fail(cause)
@@ -224,27 +247,18 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             self._supervision.heard(sender, [Report(duty.what, duty.pending, duty.done) for duty in message.duties])
             running.heartbeat = message
 
-    def _phase(self, sender: str, message: PhaseChanged) -> None:
-        running = self._processes.get(sender)
-        if running is None:
-            return
-        if message.total:
-            self._screen.bar(sender, message.done, message.total)
-        if message.phase != running.phase:
-            self._end_phase(sender, running, message.phase)
-
     def _ready(self, sender: str) -> None:
-        running = self._processes.get(sender)
-        if running is None:
-            return
-        if running.phase:
-            self._end_phase(sender, running, "")
-        self._perform(self._supervision.ready(sender, self._supervision.children[sender].incarnation))
+        if sender in self._processes:
+            self._phases.ended(sender)
+            self._perform(self._supervision.ready(sender, self._supervision.children[sender].incarnation))
 
-    def _end_phase(self, sender: str, running: Running, following: str) -> None:
-        now = time.monotonic()
-        self._screen.phase(sender, running.phase, now - running.phase_at)
-        running.phase, running.phase_at = following, now
+    def _end_child(self, name: str) -> None:
+        """A frontend is asked, so that what it has to say leaves; all others can be taken away at any moment."""
+        if self._supervision.children[name].role == Role.FRONTEND and self._peers.has(name):
+            self._peers.say(name, Stop())
+            self._processes.kill_later(name, STOP_GRACE_S)
+        else:
+            self._processes.kill(name, "an operator restarts it", follows=True)
 
     # Hosts.
 
@@ -265,6 +279,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
 
     def _drained(self, frontend: str) -> None:
         self._end.has_drained(frontend)
+        self._rolling.has_drained(frontend)
         for host, frontends in list(self._leaving.items()):
             if frontend in frontends:
                 frontends.discard(frontend)
@@ -311,6 +326,8 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             self._agents.joined(message.name)
         if message.role == Role.FRONTEND:
             self._peers.say(message.name, TreeChanged(self._state))
+        elif message.role == Role.OPERATOR:
+            self._operators.joined(message.name)
         elif message.role == Role.BALANCER:
             self._peers.say(message.name, Census(self._ready_engines()))
 
@@ -342,6 +359,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             self._begin_end(0.0)
 
     def _begin_end(self, drain_s: float) -> None:
+        self._orders.begin_end()
         self._screen.close()
         drains = self._end.begin(drain_s, [] if self._state is TreeState.STARTING else self._peers.frontends)
         self._change(TreeState.DRAINING)
@@ -351,4 +369,5 @@ class Supervisor(Actor[Inbox | LinkEvent]):
 
     async def _run_end(self, drain_s: float) -> None:
         await self._end.run(drain_s)
+        self._orders.ended()
         self.stop()

@@ -18,6 +18,7 @@ import httptools
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from actorlm.api.auth import is_liveness
 from actorlm.api.errors import (
@@ -50,6 +51,12 @@ def refusal(error: ActorlmError) -> bytes:
     lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
     lines += [f"{name}: {value}" for name, value in (headers | {"connection": "close"}).items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+class Shared(ServerState):
+    """What the connections of a server have in common. They are to end once `linger_s` is set."""
+
+    linger_s: float | None = None
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -145,7 +152,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_body = True
         self.server_state.default_headers = _dated(int(time.time()))
         super().on_headers_complete()
-        self.cycle.keep_alive = self.cycle.keep_alive and not self._is_surplus
+        self.cycle.keep_alive = self.cycle.keep_alive and not self._is_surplus and self._linger_s is None
         self._open = (*(cycle for cycle in self._open if not cycle.response_complete), self.cycle)
         if 1 < len(self._open) <= MAX_PIPELINED:
             self.flow.resume_reading()
@@ -175,6 +182,17 @@ class LimitedProtocol(HttpToolsProtocol):
         self.parser, self._continues = httptools.HttpRequestParser(self), True
         self.parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(framing) + b"\r\n")
         self._continues = False
+
+    @property
+    def _linger_s(self) -> float | None:
+        return self.server_state.linger_s if isinstance(self.server_state, Shared) else None
+
+    def shutdown(self) -> None:
+        """Ends with the answer that is under way, or with the one to a request that comes soon."""
+        if self._linger_s and (self.cycle is None or self.cycle.response_complete):
+            self.loop.call_later(self._linger_s, super().shutdown)
+        else:
+            super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         """What the parser does not take."""

@@ -14,7 +14,7 @@ import structlog
 import uvicorn
 from litestar.types import ASGIApp
 
-from actorlm.api.connection import LimitedProtocol
+from actorlm.api.connection import LimitedProtocol, Shared
 from actorlm.api.tls import Tls
 from actorlm.api.tls_listener import TlsListener
 
@@ -82,13 +82,16 @@ class HttpServer:
         connection.setblocking(False)
         await asyncio.get_running_loop().connect_accepted_socket(self._server.connection, connection)
 
-    async def stop(self, grace_s: float) -> None:
-        """Accepts nothing more, and cancels what is not answered within `grace_s` seconds; its clients are told."""
+    async def stop(self, grace_s: float, linger_s: float = 0.0) -> None:
+        """Accepts nothing more, and cancels what is not answered within `grace_s` seconds; its clients are told.
+
+        A connection that rests may have a request on its way: it gets `linger_s` of them for that one.
+        """
         if self._serving is None:
             self._socket.close()
             return
         self._server.config.timeout_graceful_shutdown = cast("int", grace_s)  # only ever handed to asyncio.wait_for
-        self._server.leave()
+        self._server.leave(linger_s)
         await self._serving
         if cancelled := list(self._server.server_state.tasks):
             await asyncio.wait(cancelled, timeout=LAST_WORDS_S)
@@ -99,13 +102,15 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, sock: socket.socket, tls: Tls | None, max_connections: int) -> None:
         super().__init__(config)
+        self.server_state: Shared = Shared()
         self._socket = sock
         self._tls = tls
         self._max_connections = max_connections
         self._leaving = asyncio.Event()
 
-    def leave(self) -> None:
+    def leave(self, linger_s: float) -> None:
         """Begins the end."""
+        self.server_state.linger_s = linger_s
         self.should_exit = True
         self._leaving.set()
 

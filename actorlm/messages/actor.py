@@ -46,6 +46,15 @@ class Census(Message):
     engines: tuple[str, ...]
 
 
+class Retire(Message):
+    """Take no new connections; finish what comes over those that there are, then answer Drained.
+
+    Stop follows after `seconds`. Others take the new connections meanwhile.
+    """
+
+    seconds: float
+
+
 class Stop(Message):
     """End every request with an error and exit with status 0."""
 
@@ -72,7 +81,7 @@ class MetricsCollected(Message):
 
 
 Control = PeerLost | Stop | CollectMetrics
-"""What every actor understands; TreeChanged, Drain and MetricsCollected go to frontends alone, Census to balancers."""
+"""What every actor understands. Census goes to balancers, and what else there is to frontends alone."""
 
-FromSupervisor = Control | TreeChanged | Drain | MetricsCollected | Census
+FromSupervisor = Control | TreeChanged | Drain | Retire | MetricsCollected | Census
 """What nobody else may say."""

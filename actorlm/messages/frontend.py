@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 from actorlm.logprobs import Logprobs
-from actorlm.messages.actor import Control, Drain, MetricsCollected, TreeChanged
+from actorlm.messages.actor import Control, Drain, MetricsCollected, Retire, TreeChanged
 from actorlm.messages.balancer import HopEnded, RequestRefused
 from actorlm.wire import Int32, Int64, Message, RequestId, Session, UInt8
 
@@ -111,6 +111,7 @@ Inbox = (
     | FleetChanged
     | TreeChanged
     | Drain
+    | Retire
     | MetricsCollected
     | Control
     | FromClients

@@ -1,20 +1,29 @@
-"""What an operator's tool (`actorlm ps`) receives from a Supervisor."""
+"""What an operator's tool (`actorlm ps`, `top`, `restart`, `drain`, `stop`) receives from a Supervisor."""
 
 from actorlm.messages.actor import TreeState
 from actorlm.wire import Message
 
 
 class ActorDescribed(Message):
-    """One row of `actorlm ps`. Part of TreeDescribed."""
+    """One row of `actorlm ps`. Part of TreeDescribed.
+
+    `ranks` says which part of its replica it is. An engine runs `running` requests and `waiting` ones wait there; a
+    frontend has accepted `running`. `last_death` is how its last life ended.
+    """
 
     name: str
     role: str
+    host: str
+    ranks: str
     pid: int
     state: str
     restarts: int
     mailbox_depth: int
+    running: int
+    waiting: int
     memory_mib: int
     uptime_s: float
+    last_death: str
 
 
 class TreeDescribed(Message):
@@ -26,4 +35,17 @@ class TreeDescribed(Message):
     actors: tuple[ActorDescribed, ...]
 
 
-Inbox = TreeDescribed
+class OrderProgressed(Message):
+    """An order has come so far. `text` is for the person who gave it."""
+
+    text: str
+
+
+class OrderEnded(Message):
+    """The last that is said of an order. `status` is the exit status of its command: 0 if it was done, 2 if refused."""
+
+    status: int
+    text: str
+
+
+Inbox = TreeDescribed | OrderProgressed | OrderEnded

@@ -1,5 +1,9 @@
 """What a Supervisor receives: from every actor of its tree, from other hosts, and from operators (`actorlm ps`)."""
 
+from typing import Annotated
+
+import msgspec
+
 from actorlm.messages.actor import MetricSample
 from actorlm.wire import Message
 
@@ -33,7 +37,7 @@ class Heartbeat(Message):
     """From time to time, from an actor whose event loop turns. `mailbox_depth` counts the messages that wait for it.
 
     `doing` is a worker's step, or what else it is about. Of requests an engine says how many it runs and how many wait
-    there, a frontend how many it has accepted and not ended.
+    there, a frontend how many it has accepted and not ended. `memory_mib` is resident.
     """
 
     mailbox_depth: int
@@ -41,6 +45,7 @@ class Heartbeat(Message):
     duties: tuple[Duty, ...] = ()
     running: int = 0
     waiting: int = 0
+    memory_mib: int = 0
 
 
 class PeerStuck(Message):
@@ -104,14 +109,38 @@ class ProcessEnded(Message):
 
 
 FromHosts = HostArrived | HostLeaving | ProcessStarted | ProcessEnded
-Inbox = (
-    ActorReady
-    | PhaseChanged
-    | Heartbeat
-    | PeerStuck
-    | Drained
-    | ReadMetrics
-    | MetricsReported
-    | DescribeTree
-    | FromHosts
-)
+
+
+LONGEST_DRAIN_S = 86_400.0
+DrainSeconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_DRAIN_S)]
+
+
+class RestartActors(Message):
+    """An operator wants `what` to restart: an actor, a replica, or all. Answered by OrderProgressed, then OrderEnded.
+
+    A frontend gets `drain_s` seconds for what it has; None leaves that to the tree's options.
+    """
+
+    what: str
+    drain_s: DrainSeconds | None = None
+
+
+class DrainTree(Message):
+    """An operator wants the tree to finish what it has accepted, for up to `drain_s` seconds, and to end.
+
+    None leaves the time to the tree's options. Answered by OrderProgressed, then OrderEnded.
+    """
+
+    drain_s: DrainSeconds | None = None
+
+
+class StopTree(Message):
+    """An operator wants the tree to end at once. Answered by OrderProgressed, then OrderEnded."""
+
+
+Order = RestartActors | DrainTree | StopTree
+"""What changes something, and operators alone may say."""
+
+FromActors = ActorReady | PhaseChanged | Heartbeat | PeerStuck | Drained | ReadMetrics | MetricsReported
+
+Inbox = FromActors | FromHosts | DescribeTree | Order

@@ -66,7 +66,7 @@ class MemoryTree:
         self.say("frontend-0", TreeChanged(TreeState.READY))
         await self.until(lambda: self.frontend.state is TreeState.READY)
 
-    async def _stop_http(self):
+    async def _stop_http(self, grace_s, linger_s):
         self.told.append(("frontend-0", "http stopped"))
 
     def ready(self):

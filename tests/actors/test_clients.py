@@ -13,7 +13,7 @@ from actorlm.actors.outbox import WINDOW
 from actorlm.api.direct import DirectRequests
 from actorlm.client import Client, Usage
 from actorlm.errors import BadRequest, ContextLengthExceeded, Interrupted, NotFound, Overloaded, Unavailable
-from actorlm.messages.actor import Drain, Stop, TreeState
+from actorlm.messages.actor import Drain, Retire, Stop, TreeState
 from actorlm.messages.catalog import protocol
 from actorlm.messages.frontend import Complete, FromClients, Pong, Withdraw
 from actorlm.params import SamplingParams
@@ -310,6 +310,18 @@ async def test_a09_drain_refuses_new_requests_and_finishes_old_ones(client_tree)
         tree.say("frontend-0", Drain(30.0))
         await tree.until(lambda: tree.frontend.state is TreeState.DRAINING)
         with pytest.raises(Unavailable, match="draining"):
+            await read(client.generate([2]))
+        await read(stream)
+        assert stream.usage.completion_tokens == 20
+
+
+async def test_a_frontend_that_retires_refuses_new_requests_and_finishes_old_ones(client_tree):
+    async with client_tree(step_ms=5) as tree, connected(tree) as client:
+        stream = client.generate([1], max_tokens=20, ignore_eos=True)
+        await anext(stream)
+        tree.say("frontend-0", Retire(30.0))
+        await tree.until(lambda: tree.frontend.state is TreeState.DRAINING)
+        with pytest.raises(Unavailable, match="this frontend is restarting; try again later"):
             await read(client.generate([2]))
         await read(stream)
         assert stream.usage.completion_tokens == 20

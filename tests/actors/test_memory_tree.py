@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from actorlm.errors import Overloaded, Unavailable
-from actorlm.messages.actor import Drain, Stop, TreeState
+from actorlm.messages.actor import Drain, Retire, Stop, TreeState
 from actorlm.messages.frontend import Finish, TextDelta
 from actorlm.wire import int32, int64
 
@@ -144,6 +144,28 @@ async def test_a07_stop_ends_requests_with_an_error(memory_tree):
         with pytest.raises(Unavailable, match="shutting down"):
             await _collect(generation)
         await tree.until(lambda: ("frontend-0", "http stopped") in tree.told)
+
+
+async def test_a_frontend_that_retires_stops_http_first_and_finishes_what_it_has(memory_tree):
+    """What comes over its connections until these have ended is taken, and finished too."""
+    async with memory_tree(step_ms=5) as tree:
+        may_end = asyncio.Event()
+
+        async def stop_http(grace_s, linger_s):
+            assert (grace_s, linger_s > 0) == (30.0, True)
+            await may_end.wait()
+
+        tree.frontend.serve(stop_http)
+        before = tree.submit([1], max_tokens=20)
+        tree.say("frontend-0", Retire(30.0))
+        await asyncio.sleep(0.05)
+        late = tree.submit([2], max_tokens=20)
+        assert tree.frontend.state is TreeState.READY
+        may_end.set()
+        await tree.until(lambda: tree.frontend.state is TreeState.DRAINING)
+        await _collect(before)
+        await _collect(late)
+        await tree.until(lambda: [m for _, m in tree.told if type(m).__name__ == "Drained"])
 
 
 async def test_d08_accepted_equals_the_sum_over_reasons(memory_tree):

@@ -255,6 +255,34 @@ async def test_a09_stop_lets_answers_end(backend):
             await stopping
 
 
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+async def _ask(reader, writer):
+    writer.write(HEALTH)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    await reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))
+    return head
+
+
+async def test_a_connection_that_rests_gets_one_more_request_when_others_take_the_new_ones(backend):
+    """One that has been used, and one that has not; and the answer says that it is the last one."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        server = HttpServer(create_app(backend, HttpConfig()), sock)
+        await server.start()
+        used, fresh, silent = [await connect(f":{sock.getsockname()[1]}") for _ in range(3)]
+        assert b"connection: close" not in await _ask(*used)
+        stopping = asyncio.ensure_future(server.stop(5, linger_s=0.3))
+        await asyncio.sleep(0.05)
+        for reader, writer in (used, fresh):
+            assert b"connection: close" in await _ask(reader, writer)
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert not stopping.done(), "one may still ask"
+        assert await asyncio.wait_for(silent[0].read(), 5) == b""
+        await asyncio.wait_for(stopping, 5)
+
+
 async def test_signals_are_left_alone(backend):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     async with serving(create_app(backend, HttpConfig())):

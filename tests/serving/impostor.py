@@ -7,7 +7,7 @@ import msgspec
 from msgspec import inspect
 
 from actorlm.messages.catalog import INBOXES, protocol
-from actorlm.messages.supervisor import DescribeTree
+from actorlm.messages.supervisor import DescribeTree, DrainTree, RestartActors, StopTree
 from actorlm.runtime.columns import column_of
 from actorlm.runtime.events import LinkUp
 from actorlm.runtime.identity import this_process
@@ -83,12 +83,14 @@ def variations(kind):
 
 KINDS = tuple({kind: None for inbox in INBOXES.values() for kind in get_args(inbox) or (inbox,)})
 
+OPERATORS = (DescribeTree, RestartActors, DrainTree, StopTree)
+
 ANYTHING = Union[KINDS]  # noqa: UP007 - computed
 
 
 def every_message():
-    """All variations of all messages of the protocol, but for the one that ends its sender's session."""
-    return [message for kind in KINDS if kind is not DescribeTree for message in variations(kind)]
+    """All variations of all messages of the protocol, but for what an operator may well say and what it then does."""
+    return [message for kind in KINDS if kind not in OPERATORS for message in variations(kind)]
 
 
 def encodable(message):

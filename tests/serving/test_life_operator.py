@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from streaming import Streaming, running
@@ -39,9 +40,9 @@ def rows(table):
 
 
 def ps(home):
-    """What `actorlm ps` says of one tree; the user may have others."""
-    status, said = command("ps", home=home)
-    assert status == 0, said
+    """What `actorlm ps` says of one tree; the user may have others, which are not asked."""
+    base = Path(home["XDG_RUNTIME_DIR"], f"actorlm-{os.getuid()}")
+    _, said = command("ps", *(entry.path for entry in os.scandir(base)), home=home)
     return next(
         (part for part in re.split(r"^(?=http://|/)", said, flags=re.MULTILINE) if home["XDG_RUNTIME_DIR"] in part), ""
     )
@@ -104,10 +105,15 @@ def test_ps_shows_the_running_tree(start, home):
         if name != "supervisor":
             assert shown[name][1:4] == [str(pid), "ready", "0"]
             assert int(shown[name][5]) > 10, "MiB"
+    assert re.search(r"worker-0-0 .* dp0 pp0 tp0 +\S+ *$", table, re.MULTILINE), "ranks and host, and no death"
     tree.kill("worker-0-0")
     until(lambda: rows(ps(home))["engine-0"][2:4] == ["ready", "1"], 10)
+    died = ps(home)
+    assert re.search(r"worker-0-0 .* killed by SIGKILL *$", died, re.MULTILINE)
+    assert re.search(r"engine-0 .* killed by SIGKILL \(it restarts with worker-0-0\) *$", died, re.MULTILINE)
     assert rows(ps(home))["balancer"][3] == "0"
     _streams = running(tree, 2)
+    until(lambda: (rows(ps(home))["engine-0"][7], rows(ps(home))["frontend-0"][7]) == ("2+0", "2"), 10)
     tree.process.send_signal(signal.SIGTERM)
     until(lambda: " draining " in ps(home), 3)
 
@@ -118,6 +124,8 @@ def test_ps_of_a_tree_that_starts_or_does_not_answer(start, home):
     tree.wait_ready()
     tree.process.send_signal(signal.SIGSTOP)
     table = ps(home)
+    status, _ = command("ps", next(os.scandir(Path(home["XDG_RUNTIME_DIR"], f"actorlm-{os.getuid()}"))).path, home=home)
+    assert status == 1, "the only one that was asked for does not answer"
     tree.process.send_signal(signal.SIGCONT)
     assert re.search(rf"{home['XDG_RUNTIME_DIR']}\S+: no answer within", table)
     tree.sentinel()

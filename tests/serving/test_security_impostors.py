@@ -12,7 +12,15 @@ from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestsEn
 from actorlm.messages.detokenizer import Close, Open, TokensSampled
 from actorlm.messages.engine import Abort, Generate
 from actorlm.messages.executor import Fault, StepDone, StepFailed, WorkerReady
-from actorlm.messages.supervisor import DescribeTree, MetricsReported, PeerStuck, ReadMetrics
+from actorlm.messages.supervisor import (
+    DescribeTree,
+    DrainTree,
+    MetricsReported,
+    PeerStuck,
+    ReadMetrics,
+    RestartActors,
+    StopTree,
+)
 from actorlm.sampling import SamplingParams
 from actorlm.wire import int32, int64
 
@@ -168,6 +176,20 @@ def test_e04_operators_only_ask(tree, sockets):
     before = dropped(tree, "supervisor")
     say(sockets["supervisor"], "supervisor", "operator", "operator-7", messages)
     until(lambda: dropped(tree, "supervisor") == before + len(messages), 5)
+
+
+@pytest.mark.parametrize("role", ["frontend", "engine", "worker"])
+def test_e04_orders_are_the_operators_to_give(tree, sockets, role):
+    orders = [StopTree(), DrainTree(0.0), RestartActors("all"), DescribeTree()]
+    before = dropped(tree, "supervisor")
+    say(sockets["supervisor"], "supervisor", role, f"{role}-77", orders)
+    until(lambda: dropped(tree, "supervisor") == before + len(orders), 5)
+
+
+@pytest.mark.parametrize("what", ["", "nobody", "x" * 5000, "a\nb\x1b[31m\0"])
+def test_e04_orders_that_name_nothing(tree, sockets, what):
+    say(sockets["supervisor"], "supervisor", "operator", "operator-8", [RestartActors(what, -1.0)])
+    assert not math.isnan(dropped(tree, "supervisor"))
 
 
 def test_e04_operators_come_and_go(tree, sockets):
