@@ -187,6 +187,10 @@ class HttpConfig(_Section, frozen=True):
     api_keys_file: Annotated[
         str | None, option("hashes of such keys, with names and limits; made with `actorlm api-keys add`")
     ] = None
+    admin_key: Annotated[
+        str | None, option("key that routes below /admin need, which are not there without; prefer ACTORLM_ADMIN_KEY")
+    ] = None
+    admin_keys_file: Annotated[str | None, option("hashes of such keys; made with `actorlm api-keys add`")] = None
     tls_certificate: Annotated[
         str | None, option("serve https: file with the certificate and those between it and its authority, PEM")
     ] = None

@@ -162,6 +162,7 @@ def _build_frontend(child: _Child) -> Built:
     from actorlm.actors.backend import ServingBackend
     from actorlm.actors.clients import Clients
     from actorlm.actors.frontend import Frontend
+    from actorlm.actors.operations import SupervisorOperations
     from actorlm.actors.spans import Spans
     from actorlm.api.app import create_app
     from actorlm.api.direct import DirectRequests
@@ -192,7 +193,12 @@ def _build_frontend(child: _Child) -> Built:
     tokenizer, template = load_tokenizer(spec.model), load_chat_template(spec.model)
     max_choices, replicas = spec.config.http.max_choices, spec.config.parallel.data
     backend = ServingBackend(frontend, spec.model, tokenizer, template, max_choices, replicas)
-    app = create_app(backend, spec.config.http, log_requests=observed.log_requests, traces=traces)
+    supervisor, keys = spec.topology.address(Role.SUPERVISOR), spec.config.security
+    operations = SupervisorOperations(
+        supervisor,
+        lambda: ZeroMQNetwork(protocol(), security=Security.of(keys.keys, Role.OPERATOR, insecure=keys.insecure)),
+    )
+    app = create_app(backend, spec.config.http, operations, log_requests=observed.log_requests, traces=traces)
     http, tls = spec.config.http, Tls.of(spec.config.http)
     allow_connections(http.max_connections)
     server = HttpServer(app, socket.socket(fileno=spec.listener), tls, http.max_connections)

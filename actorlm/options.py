@@ -119,12 +119,16 @@ def _convert(table: Mapping[str, Mapping[str, Any]]) -> Config:
         for field, value in values.items():
             _check(_BY_KEY[f"{section}.{field}"], value)
     config = msgspec.convert(table, Config, strict=False)
-    key = config.http.api_key
-    if key is not None and not key.strip():
-        raise ConfigError("--api-key (http.api_key) is empty; leave it out to serve without a key")
-    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        raise ConfigError("--api-key (http.api_key) has characters that a header may lose; take letters and digits")
+    _check_key("--api-key (http.api_key)", config.http.api_key)
+    _check_key("--admin-key (http.admin_key)", config.http.admin_key)
     return config
+
+
+def _check_key(what: str, key: str | None) -> None:
+    if key is not None and not key.strip():
+        raise ConfigError(f"{what} is empty; leave it out to serve without a key")
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        raise ConfigError(f"{what} has characters that a header may lose; take letters and digits")
 
 
 def _check(option: Option, value: Any) -> None:

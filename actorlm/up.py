@@ -17,7 +17,7 @@ from actorlm.actors.agents import Agents
 from actorlm.actors.ending import INTERRUPTED_STATUS
 from actorlm.actors.supervisor import Supervisor
 from actorlm.agreement import difference, facts
-from actorlm.api.keys import WatchedKeys
+from actorlm.api.keys import open_keys
 from actorlm.api.tls import Tls
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config, HttpConfig
@@ -135,7 +135,7 @@ def _warn(topology: Topology, model: ModelDescription, screen: Screen) -> None:
 
 def check_files(http: HttpConfig) -> None:
     """Reads what frontends will read. Raises ConfigError for what they could not use."""
-    WatchedKeys(http.api_key, http.api_keys_file, "api_key")
+    open_keys(http)
     Tls.of(http)
 
 
@@ -276,7 +276,7 @@ def spawner(
     """What starts the processes of this machine. Their lives begin by this clock, in nanoseconds."""
     processes = {process.name: process for process in (*topology.processes, *topology.spares)}
     environment = child_environment(topology, os.environ)
-    keyless = msgspec.structs.replace(config, http=msgspec.structs.replace(config.http, api_key=None))
+    keyless = msgspec.structs.replace(config, http=msgspec.structs.replace(config.http, api_key=None, admin_key=None))
     variables = {name: environment[name] for name in child_environment(topology, {})}
 
     def spawn(name: str, incarnation: int) -> SupervisedProcess:

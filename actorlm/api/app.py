@@ -1,10 +1,12 @@
 """The HTTP application: routes, and what surrounds them.
 
-From the outside in: request ids, the log of requests and their spans where they are kept, the API key, Litestar's
-router with our errors. There is no CORS, and no header of a proxy is trusted.
+From the outside in: request ids, the log of requests and their spans where they are kept, the operators' routes apart,
+the API key, Litestar's router with our errors. There is no CORS, and no header of a proxy is trusted.
 """
 
+import asyncio
 import secrets
+from collections.abc import Sequence
 
 from litestar import Litestar
 from litestar.datastructures import State
@@ -12,16 +14,17 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from actorlm.api.access import AccessLog
+from actorlm.api.admin import Split, admin_routes
 from actorlm.api.auth import Guarded
 from actorlm.api.body import JsonRequest
 from actorlm.api.chat import chat_route
 from actorlm.api.completions import completion_route
 from actorlm.api.errors import answer_exception
-from actorlm.api.keys import WatchedKeys
+from actorlm.api.keys import WatchedKeys, open_keys
 from actorlm.api.lower import DrawSeed
 from actorlm.api.models import model_routes
 from actorlm.api.openapi import document_route
-from actorlm.api.ports import Backend
+from actorlm.api.ports import Backend, Operations
 from actorlm.api.request_ids import RequestIds
 from actorlm.api.status import status_routes
 from actorlm.api.tokenize import tokenize_routes
@@ -41,7 +44,7 @@ def draw_seed() -> int:
 class Application:
     """An ASGI application, and what it must do beside answering."""
 
-    def __init__(self, app: ASGIApp, keys: WatchedKeys) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[WatchedKeys]) -> None:
         self._app = app
         self._keys = keys
 
@@ -51,40 +54,50 @@ class Application:
 
     async def watch(self) -> None:
         """Reads files again that change. May return; to be cancelled else."""
-        await self._keys.watch()
+        await asyncio.gather(*(keys.watch() for keys in self._keys))
 
 
 def create_app(
     backend: Backend,
     config: HttpConfig,
+    operations: Operations | None = None,
     *,
     draw_seed: DrawSeed = draw_seed,
     body_timeout_s: float = BODY_TIMEOUT_S,
     log_requests: bool = False,
     traces: Traces | None = None,
 ) -> Application:
-    """The whole application. Raises ConfigError for an API key that is empty."""
-    keys = WatchedKeys(config.api_key, config.api_keys_file, "api_key", tries_on=True)
+    """The whole application, for operators too if there is an admin key. Raises ConfigError for a key that is empty."""
+    api, admin = open_keys(config, tries_on=True)
 
     def documented() -> list[HTTPRouteHandler]:
         return routes(backend, draw_seed)
 
-    app: ASGIApp = Litestar(
-        [*documented(), document_route(documented, guarded=keys.keys is not None)],
+    state = State({"body_timeout_s": body_timeout_s, "stream_keep_alive_s": config.stream_keep_alive_s})
+    document = document_route(documented, guarded=api.keys is not None)
+    app: ASGIApp = _litestar([*documented(), document], config, state)
+    if api.keys is not None:
+        app = Guarded(app, api.keys)
+    if admin.keys is not None:
+        assert operations is not None, "who has an admin key has something to do with it"
+        app = Split(app, Guarded(_litestar(admin_routes(operations), config, state), admin.keys, "the admin key"))
+    if traces is not None:
+        app = RequestSpans(app, traces)
+    if log_requests:
+        app = AccessLog(app)
+    return Application(RequestIds(app), [api, admin])
+
+
+def _litestar(handlers: Sequence[HTTPRouteHandler], config: HttpConfig, state: State) -> Litestar:
+    return Litestar(
+        handlers,
         request_class=JsonRequest,
         request_max_body_size=config.max_body_mib * 2**20,
         exception_handlers={Exception: answer_exception},
         openapi_config=None,
         logging_config=None,
-        state=State({"body_timeout_s": body_timeout_s, "stream_keep_alive_s": config.stream_keep_alive_s}),
+        state=state,
     )
-    if keys.keys is not None:
-        app = Guarded(app, keys.keys)
-    if traces is not None:
-        app = RequestSpans(app, traces)
-    if log_requests:
-        app = AccessLog(app)
-    return Application(RequestIds(app), keys)
 
 
 def routes(backend: Backend, draw_seed: DrawSeed) -> list[HTTPRouteHandler]:

@@ -15,6 +15,7 @@ import structlog
 from actorlm.api.callers import Caller
 from actorlm.api.key_file import Key, digest_of, hash_of, read_keys
 from actorlm.api.watch import Watched
+from actorlm.config import HttpConfig
 from actorlm.errors import ConfigError
 
 DEFAULT_NAME = "default"
@@ -45,8 +46,23 @@ class Keys:
         known, caller, expires = self._table.get(self._place(digest), (bytes(len(digest)), None, 0.0))
         return caller if hmac.compare_digest(known, digest) and self._clock() < expires else None
 
+    def names_shared_with(self, other: "Keys") -> list[str]:
+        """The names here of keys that are there as well."""
+        theirs = {digest for digest, _, _ in other._table.values()}  # noqa: SLF001 - of this class
+        return [caller.name for digest, caller, _ in self._table.values() if digest in theirs]
+
     def _place(self, digest: bytes) -> bytes:
         return hmac.digest(self._secret, digest, "sha256")
+
+
+def open_keys(http: HttpConfig, *, tries_on: bool = False) -> tuple["WatchedKeys", "WatchedKeys"]:
+    """Those of clients, and those of operators. Raises ConfigError as `WatchedKeys`, and for one that is both."""
+    api = WatchedKeys(http.api_key, http.api_keys_file, "api_key", tries_on=tries_on)
+    admin = WatchedKeys(http.admin_key, http.admin_keys_file, "admin_key", tries_on=tries_on, have_limits=False)
+    if not tries_on and api.keys is not None and admin.keys is not None:
+        for name in api.keys.names_shared_with(admin.keys):
+            raise ConfigError(f"the key of {name!r} is an admin key and an API key; make another one")
+    return api, admin
 
 
 class WatchedKeys:
@@ -56,11 +72,14 @@ class WatchedKeys:
     option's key counts until it can; a process that replaces another one must not take the rest of the tree down.
     """
 
-    def __init__(self, option: str | None, file: str | None, what: str, *, tries_on: bool = False) -> None:
+    def __init__(
+        self, option: str | None, file: str | None, what: str, *, tries_on: bool = False, have_limits: bool = True
+    ) -> None:
         if option is not None and not option.strip():
-            raise ConfigError(f"{what} is empty; give a key, or none to serve everybody")
+            raise ConfigError(f"{what} is empty; give a key, or leave it out")
         self._own = [] if option is None else [Key(name=DEFAULT_NAME, hash=hash_of(option))]
         self._what = what
+        self._have_limits = have_limits
         self._watched = None if file is None else Watched(f"{what}s_file", [Path(file)], lambda: self._load(Path(file)))
         self.keys = None if option is None and file is None else Keys(self._first(tries_on))
         """None where nobody needs one."""
@@ -86,4 +105,6 @@ class WatchedKeys:
         for key in keys:
             if self._own and (key.name == DEFAULT_NAME or key.hash == self._own[0].hash):
                 raise ConfigError(f"{file}: {key.name!r} has the name or the key of {self._what}; make another one")
+            if not self._have_limits and key.caller != Caller(name=key.name):
+                raise ConfigError(f"{file}: {key.name!r} has a weight or limits, without meaning here; leave them out")
         return [*self._own, *keys]

@@ -14,6 +14,7 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.logprobs import Scores
 from actorlm.messages.actor import TreeState
 from actorlm.messages.frontend import Finish
+from actorlm.messages.operator import TreeDescribed
 from actorlm.sampling import SamplingParams
 from actorlm.wire import Int32, read_int32
 
@@ -193,6 +194,13 @@ class Backend(Protocol):
 
     async def metrics(self) -> bytes:
         """All metrics of the tree in Prometheus' text format."""
+
+
+class Operations(Protocol):
+    """What an operator may ask of the whole tree."""
+
+    async def describe(self) -> TreeDescribed:
+        """All actors. Raises Unavailable if the supervisor does not answer."""
 
 
 class Count(Protocol):

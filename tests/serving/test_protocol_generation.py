@@ -97,7 +97,7 @@ def test_b14_continuous_usage_ends_as_the_whole_answer_has_it(null_tree, path):
     assert counts[-1] == whole["completion_tokens"]
 
 
-def test_prefixes_are_shared_only_under_one_salt(null_tree):
+def test_e19_prefixes_are_shared_only_under_one_salt(null_tree):
     def cached(**fields):
         usage = null_tree.complete("salted " * 40, max_tokens=1, **fields)["usage"]
         return usage["prompt_tokens_details"]["cached_tokens"]

@@ -7,15 +7,20 @@ import socket
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hostile import head, post, raw_http, status_of
 from tree import Tree, in_parallel
 
+from actorlm.api.key_edit import add
+from actorlm.api.key_file import Key, hash_of
+
 pytestmark = [pytest.mark.serving, pytest.mark.timeout(300)]
 
 KEY = "sk-of-the-tests"
+ADMIN_KEY = "sk-of-the-operators"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"]
 LIKE_HEALTH = ["/health/", "//health", "/health/x", "/Health", "/HEALTH", "/health%2f", "/health%00", "/health;x"]
 THROUGH = [
@@ -31,7 +36,9 @@ PAGES = ["/schema", "/schema/", "/schema/swagger", "/schema/redoc", "/schema/ope
 METRICS = ["/metrics/", "//metrics", "/METRICS", "/%6detrics", "/metrics%20", "/metrics?x=/health", "/metrics#/health"]
 MODELS = ["//v1/models", "/v1//models", "/v1/models/", "/V1/MODELS", "/v1/models/%2e%2e/%2e%2e/health"]
 OTHERS = ["/", "//", "/tokenize", "/admin", "/sleep", "/shutdown", "/debug", "/static", "/.env", "/v1", "/ready/"]
-PROBED = [*LIKE_HEALTH, *THROUGH, *ABSOLUTE, *PAGES, *METRICS, *MODELS, *OTHERS]
+ADMIN = ["/admin/", "/admin/tree", "/admin/drain", "/admin/restart/engine-0", "//admin/tree", "/%61dmin/tree"]
+ADMIN += ["/ADMIN/tree", "/admin%2ftree", "/v1/../admin/tree", "/health/../admin/tree", "/admin/../health"]
+PROBED = [*LIKE_HEALTH, *THROUGH, *ABSOLUTE, *PAGES, *METRICS, *MODELS, *OTHERS, *ADMIN]
 WITHOUT = {
     "nothing": {},
     "another key": {"authorization": "Bearer sk-of-the-test"},
@@ -42,16 +49,31 @@ WITHOUT = {
     "a header of another API": {"api_key": KEY, "x_api_key": KEY},
     "an original address": {"x_forwarded_for": "127.0.0.1", "x_real_ip": "127.0.0.1", "forwarded": "for=127.0.0.1"},
     "a rewritten path": {"x_original_url": "/health", "x_rewrite_url": "/health"},
+    "the operators' key": {"authorization": f"Bearer {ADMIN_KEY}"},
+    "a key that has expired": {"authorization": "Bearer another"},
     "another method": {"x_http_method_override": "GET"},
     "a cookie": {"cookie": f"Authorization=Bearer {KEY}; api_key={KEY}"},
 }
 
 
-@pytest.fixture(scope="module")
-def guarded():
-    """A tree with a key, from the environment."""
-    with Tree("--model-impl", "null", env={"ACTORLM_API_KEY": KEY}) as tree:
+@pytest.fixture(scope="module", params=["option", "file"])
+def guarded(request, tmp_path_factory):
+    """A tree with a key, from the environment; or from a file, beside a key for operators."""
+    options, variables = [], {"ACTORLM_API_KEY": KEY}
+    if request.param == "file":
+        options = ["--api-keys-file", tmp_path_factory.mktemp("keys") / "keys.toml"]
+        variables = {"ACTORLM_ADMIN_KEY": ADMIN_KEY}
+        add(options[1], Key(name="alice", hash=hash_of(KEY)))
+        add(options[1], Key(name="bob", hash=hash_of("another"), expires=datetime(2020, 1, 1, tzinfo=UTC)))
+    with Tree("--model-impl", "null", *options, env=variables) as tree:
         tree.client.headers["authorization"] = f"Bearer {KEY}"
+        yield tree.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def operated():
+    """A tree without a key for clients, and with one for operators."""
+    with Tree("--model-impl", "null", env={"ACTORLM_ADMIN_KEY": ADMIN_KEY}) as tree:
         yield tree.wait_ready()
 
 
@@ -158,6 +180,24 @@ def test_e15_refusals_come_before_bodies_are_read(guarded):
     assert status_of(answer) == 401, answer
 
 
+def test_e15_operators_have_routes_of_their_own(operated):
+    for path in ADMIN:
+        for key in ({}, {"authorization": f"Bearer {KEY}"}):
+            assert status_of(raw_http(operated, head("GET", path, **key))) in (401, 404), path
+            assert status_of(raw_http(operated, head("POST", path, **key))) in (401, 404), path
+    admin = {"authorization": f"Bearer {ADMIN_KEY}"}
+    described = operated.client.get("/admin/tree", headers=admin).json()
+    assert described["state"] == "ready"
+    assert {actor["pid"] for actor in described["actors"]} < set(operated.processes())
+    assert operated.client.get("/v1/models").status_code == 200
+    assert ADMIN_KEY not in operated.log
+
+
+def test_e15_an_api_key_is_no_operators_key(guarded):
+    for path in ("/admin/tree", "/admin/nothing"):
+        assert guarded.client.get(path).status_code in (401, 404)  # 404 where there are no such routes
+
+
 def test_e15_the_key_is_in_no_log_and_no_answer(guarded):
     for path in ("/v1/models", "/metrics", "/schema/openapi.json", "/nothing"):
         assert KEY not in guarded.client.get(path).text
@@ -208,6 +248,29 @@ def test_e23_a_preflight_runs_nothing(null_tree):
     answer = raw_http(null_tree, post("/v1/completions", body, origin="x").replace(b"POST", b"OPTIONS", 1))
     assert status_of(answer) in (200, 204, 405)
     assert null_tree.total("requests_accepted_total") == before
+
+
+# E21.
+
+
+def test_e21_no_header_of_a_proxy_is_believed(null_tree):
+    """Nor does any make a request another one's."""
+    for number in range(20):
+        proxied = {"x_forwarded_for": f"10.0.0.{number}", "x_forwarded_proto": "https", "x_forwarded_host": "evil"}
+        answer = raw_http(null_tree, head("GET", "/v1/models", **proxied, x_original_url="/admin/tree"))
+        assert status_of(answer) == 200
+        assert b"evil" not in answer
+        assert b"10.0.0." not in answer
+
+
+def test_e21_a_form_is_refused_unread(null_tree):
+    part = b'--x\r\ncontent-disposition: form-data; name="a"\r\n\r\nb\r\n'
+    frontend = null_tree.pid("frontend-0")
+    before = null_tree.memory_kib(frontend)
+    media = {"content-type": "multipart/form-data; boundary=x"}
+    assert null_tree.client.post("/v1/completions", content=part * 200_000, headers=media).status_code == 415
+    assert null_tree.memory_kib(frontend) - before < 16 * 1024
+    null_tree.sentinel()
 
 
 # E18.

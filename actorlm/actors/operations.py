@@ -1,0 +1,75 @@
+"""What an operator of HTTP asks of the supervisor: as an operator of its own, not in the name of the frontend.
+
+Each question has a link of its own, as a command at the terminal has: the supervisor forgets operators with their last
+answer.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from actorlm.errors import ConfigError, Unavailable
+from actorlm.messages.catalog import INBOXES
+from actorlm.messages.operator import TreeDescribed
+from actorlm.messages.supervisor import DescribeTree
+from actorlm.runtime.events import LinkRefused, LinkUp
+from actorlm.runtime.identity import this_process
+from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.network import Network
+from actorlm.topology import Role
+from actorlm.wire import Message
+
+PATIENCE_S = 3.0
+MAILBOX_CAPACITY = 64
+
+
+class SupervisorOperations:
+    """Implements `api.ports.Operations`. `network` makes networks for single questions to `supervisor`, an address.
+
+    It may raise ConfigError where the keys of this host have none of an operator.
+    """
+
+    def __init__(self, supervisor: str, network: Callable[[], Network]) -> None:
+        self._supervisor = supervisor
+        self._network = network
+
+    async def describe(self) -> TreeDescribed:
+        """See `api.ports.Operations`."""
+        answer = await self._ask(DescribeTree())
+        assert isinstance(answer, TreeDescribed), "it was asked for nothing else"
+        return answer
+
+    async def _ask(self, question: Message) -> Message:
+        """The first answer. Raises Unavailable where none comes in time."""
+        try:
+            network = self._network()
+        except ConfigError as error:
+            raise Unavailable(f"this frontend may not speak for operators: {error.message}") from None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._exchange(network, question)
+        except TimeoutError:
+            raise Unavailable(f"the supervisor did not answer within {PATIENCE_S:g} s; try again later") from None
+        finally:
+            await network.close()
+
+    async def _exchange(self, network: Network, question: Message) -> Message:
+        mailbox: Mailbox[Any] = Mailbox(Role.OPERATOR, MAILBOX_CAPACITY, Overflow.PAUSE)
+        link = network.connect(
+            self._supervisor,
+            peer=Role.SUPERVISOR,
+            identity=this_process(Role.OPERATOR, f"{Role.OPERATOR}-{secrets.token_hex(4)}"),
+            mailbox=mailbox,
+            inbox=INBOXES[Role.OPERATOR],
+        )
+        while True:
+            [(_, message)] = await mailbox.drain(1)
+            match message:
+                case LinkUp():
+                    link.send(question)
+                case LinkRefused():
+                    raise Unavailable(f"the supervisor refuses operators of HTTP: {message.reason}")
+                case _:
+                    answer: Message = message
+                    return answer
