@@ -81,9 +81,9 @@ def run_host(config: Config, name: str, file: str) -> int:
         try:
             topology = plan_tree(config, model, str(instance.directory), name)
             check_addresses(config, topology, name)
-            instance.publish(topology.address(Role.SUPERVISOR))
             if warning := check_security(config.security, topology, name):
                 screen.line(warning, "warning")
+            instance.publish(topology.address(Role.SUPERVISOR), config.security)
             return _serve(_Host(name, config, written, file, model, topology, listener, screen))
         finally:
             instance.close()

@@ -12,7 +12,9 @@ import shutil
 import stat
 from pathlib import Path
 
-from actorlm.config import runtime_directories
+import msgspec
+
+from actorlm.config import SecurityConfig, runtime_directories
 from actorlm.errors import ConfigError
 from actorlm.ownership import check_above
 
@@ -55,6 +57,13 @@ def _check_private(directory: Path) -> None:
         directory.chmod(PRIVATE)
 
 
+class Published(msgspec.Struct, frozen=True):
+    """Where a supervisor is, and the keys that its address needs."""
+
+    address: str
+    security: SecurityConfig = SecurityConfig()
+
+
 class Instance:
     """A run directory that is ours until `close`, or until this process ends."""
 
@@ -75,10 +84,12 @@ class Instance:
                 if lock is not None:
                     return cls(directory, lock)
 
-    def publish(self, address: str) -> None:
-        """Tells operators of this machine where the supervisor is, if that is not in this directory."""
+    def publish(self, address: str, security: SecurityConfig) -> None:
+        """Tells operators of this machine where the supervisor is, if that is not in this directory, and how safely."""
         if not address.startswith("ipc:"):
-            (self.directory / ADDRESS_FILE).write_text(address)
+            keys = str(Path(security.keys).absolute()) if security.keys is not None else None
+            published = Published(address, SecurityConfig(keys=keys, insecure=security.insecure))
+            (self.directory / ADDRESS_FILE).write_bytes(msgspec.json.encode(published))
 
     def close(self) -> None:
         """Removes the directory, and the one above it if it is empty then; frees the lock."""
@@ -118,12 +129,12 @@ def running() -> list[Path]:
     return [directory for base in bases for directory in sorted(base.iterdir()) if is_running(directory)]
 
 
-def supervisor_address(directory: Path) -> str:
-    """Where the supervisor of a run directory is."""
+def published(directory: Path) -> Published:
+    """How the supervisor of a run directory is reached."""
     try:
-        return (directory / ADDRESS_FILE).read_text()
+        return msgspec.json.decode((directory / ADDRESS_FILE).read_bytes(), type=Published)
     except FileNotFoundError:
-        return f"ipc://{directory}/supervisor"
+        return Published(f"ipc://{directory}/supervisor")
 
 
 def find_in_base(name: str) -> Path | None:

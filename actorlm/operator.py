@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
+from actorlm.config import SecurityConfig
 from actorlm.errors import ConfigError, Unavailable
-from actorlm.instance import is_running, running, supervisor_address
+from actorlm.instance import is_running, published, running
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
 from actorlm.messages.supervisor import DescribeTree, Order
+from actorlm.runtime.curve import Security
 from actorlm.runtime.events import LinkRefused, LinkUp
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
@@ -30,6 +32,7 @@ class Door(NamedTuple):
     name: str
     address: str
     directory: Path | None = None
+    security: SecurityConfig = SecurityConfig()
 
     @property
     def is_open(self) -> bool:
@@ -69,7 +72,8 @@ def _only(found: Sequence[Door]) -> Door:
 
 
 def _of_directory(directory: Path) -> Door:
-    return Door(str(directory), supervisor_address(directory), directory)
+    way = published(directory)
+    return Door(str(directory), way.address, directory, way.security)
 
 
 def _of_port(port: int) -> Door:
@@ -95,15 +99,14 @@ def describe(found: Sequence[Door]) -> list[tuple[Door, TreeDescribed | str]]:
 
 async def describe_tree(door: Door) -> TreeDescribed | str:
     """The description of a tree, or why there is none."""
-    async with _Session(door) as session:
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await session.begin(DescribeTree())
-                answer = await session.next()
-        except TimeoutError:
-            return f"no answer within {PATIENCE_S:g} s"
-        except Unavailable as error:
-            return error.message
+    try:
+        async with _Session(door) as session, asyncio.timeout(PATIENCE_S):
+            await session.begin(DescribeTree())
+            answer = await session.next()
+    except TimeoutError:
+        return f"no answer within {PATIENCE_S:g} s"
+    except (ConfigError, Unavailable) as error:
+        return error.message
     assert isinstance(answer, TreeDescribed), "it was asked for nothing else"
     return answer
 
@@ -141,7 +144,9 @@ class _Session:
         self._door = door
 
     async def __aenter__(self) -> Self:
-        self._network = ZeroMQNetwork(protocol())
+        keys = self._door.security
+        security = Security.of(keys.keys, Role.OPERATOR, insecure=keys.insecure)
+        self._network = ZeroMQNetwork(protocol(), security=security)
         self._mailbox: Mailbox[Any] = Mailbox(Role.OPERATOR, 64, Overflow.PAUSE)
         self._link = self._network.connect(
             self._door.address,

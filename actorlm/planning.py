@@ -91,18 +91,18 @@ def plan_tree(config: Config, model: ModelDescription, directory: str, on: str =
 
 
 def check_security(config: SecurityConfig, topology: Topology, on: str = "") -> str:
-    """Checks that every TCP socket of the tree may be as it is, and that all keys of this machine, a host, are there.
+    """Checks that every TCP socket of the tree may be as it is, and that all keys that the host `on` needs are there.
 
     Returns a warning, or nothing. Raises ConfigError naming the address, or the file, and the way out.
     """
-    names = [Role.SUPERVISOR, *(socket for process in topology.processes for socket in process.binds)]
-    over_tcp = [address for address in map(topology.address, names) if address.startswith("tcp:")]
-    leads = Role.SUPERVISOR if on == topology.lead else Role.HOST
-    for role in (leads, *dict.fromkeys(process.role for process in topology.on_host(on))):
+    first = Role.SUPERVISOR if on == topology.lead else Role.HOST
+    for role in (first, *dict.fromkeys(process.role for process in topology.on_host(on))):
         security = Security.of(config.keys, role, insecure=config.insecure)
-        for address in over_tcp:
+        for address in topology.tcp.values():
             security.keys_for(address)
     if not config.insecure:
         return ""
-    where = f"{len(over_tcp)} TCP sockets, {over_tcp[0]} among them," if over_tcp else "TCP sockets"
-    return f"WARNING: --insecure (security.insecure): {where} need no keys; who reaches them controls the tree"
+    among = next(iter(topology.tcp.values()), "TCP sockets")
+    return (
+        f"warning: --insecure (security.insecure): {among} and others need no keys; who reaches them controls the tree"
+    )

@@ -85,7 +85,7 @@ def run_tree(
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
             topology = plan_tree(config, model, str(instance.directory), config.lead)
             check_addresses(config, topology, config.lead)
-            instance.publish(topology.address(Role.SUPERVISOR))
+            instance.publish(topology.address(Role.SUPERVISOR), config.security)
             _warn(topology, model, screen)
             if warning := check_security(config.security, topology, config.lead):
                 screen.line(warning, "warning")

@@ -19,7 +19,7 @@ from actorlm.runtime.curve import Keyring, Security
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.zeromq import ZeroMQNetwork
-from actorlm.topology import Role
+from actorlm.topology import PlannedProcess, Role, Topology
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -220,16 +220,13 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path, arguments):
 # The options, and what checks them at the start.
 
 
-class Tree:
-    """A topology of one frontend, as far as it matters here."""
-
-    lead = ""
-
-    def __init__(self, address):
-        self.address = lambda name: address if name == "frontend-0" else f"ipc:///run/{name}"
-        process = type("Process", (), {"role": Role.FRONTEND, "binds": ("frontend-0",)})
-        self.processes = [process]
-        self.on_host = lambda _: self.processes
+def tree(address, lead=""):
+    """A topology of one frontend, on every host that there is."""
+    frontend = PlannedProcess(name="frontend-0", role=Role.FRONTEND, group="frontend-0", host="b" if lead else "")
+    return Topology(
+        directory="/run", executor="inline", kv_cache_tokens=0, threads=1, processes=(frontend,), lead=lead,
+        tcp={"frontend-0": address} if address.startswith("tcp:") else {},
+    )  # fmt: skip
 
 
 def options(**flags):
@@ -238,27 +235,39 @@ def options(**flags):
 
 def test_a_tree_beyond_this_machine_needs_keys():
     with pytest.raises(ConfigError) as caught:
-        check_security(options(), Tree("tcp://10.0.0.1:7000"))
+        check_security(options(), tree("tcp://10.0.0.1:7000"))
     for what in ("tcp://10.0.0.1:7000", "actorlm keys", "--keys", "--insecure"):
         assert what in caught.value.message
 
 
 def test_a_tree_with_keys_or_on_this_machine_is_fine(directory):
-    assert check_security(options(keys=str(directory)), Tree("tcp://10.0.0.1:7000")) == ""
-    assert check_security(options(), Tree("tcp://127.0.0.1:7000")) == ""
-    assert check_security(options(), Tree("ipc:///run/x")) == ""
+    assert check_security(options(keys=str(directory)), tree("tcp://10.0.0.1:7000")) == ""
+    assert check_security(options(), tree("tcp://127.0.0.1:7000")) == ""
+    assert check_security(options(), tree("ipc:///run/x")) == ""
 
 
 def test_an_insecure_tree_is_warned_of():
-    warning = check_security(options(insecure=True), Tree("tcp://10.0.0.1:7000"))
-    assert "WARNING" in warning
+    warning = check_security(options(insecure=True), tree("tcp://10.0.0.1:7000"))
+    assert warning.startswith("warning: --insecure")
     assert "tcp://10.0.0.1:7000" in warning
 
 
 def test_a_role_without_its_secret_is_missed_at_the_start(directory):
     (directory / "secret" / "frontend.toml").unlink()
     with pytest.raises(ConfigError, match="no key of role frontend"):
-        check_security(options(keys=str(directory)), Tree("tcp://10.0.0.1:7000"))
+        check_security(options(keys=str(directory)), tree("tcp://10.0.0.1:7000"))
+
+
+def test_a_host_needs_the_secrets_of_what_runs_there_and_no_others(directory):
+    spread = tree("tcp://10.0.0.1:7000", lead="a")
+    for role in set(Role) - {Role.HOST, Role.FRONTEND}:
+        (directory / "secret" / f"{role}.toml").unlink()
+    assert check_security(options(keys=str(directory)), spread, "b") == ""
+    with pytest.raises(ConfigError, match="no key of role supervisor"):
+        check_security(options(keys=str(directory)), spread, "a")
+    (directory / "secret" / "host.toml").unlink()
+    with pytest.raises(ConfigError, match="no key of role host"):
+        check_security(options(keys=str(directory)), spread, "b")
 
 
 def test_keys_and_insecure_contradict_each_other(directory):

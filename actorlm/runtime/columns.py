@@ -3,7 +3,7 @@
 Decoding cannot see this, because a column is plain bytes on the wire; the actor that reads it must not be the first to.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import inspect
@@ -35,9 +35,37 @@ def _check_of(declared: inspect.Type) -> Check | None:
         case inspect.VarTupleType(item_type=item):
             check = _check_of(item)
             return _each_item(check) if check is not None else None
+        case inspect.UnionType(types=types):
+            by_type = {_python_type(one): check for one in types if (check := _check_of(one)) is not None}
+            return _by_its_type(by_type) if by_type else None
+        case inspect.Metadata(type=inner) if not column_of(declared):
+            return _check_of(inner)
         case _:
             size = ITEM_BYTES.get(column_of(declared), 1)
             return _multiple_of(size) if size > 1 else None
+
+
+def _python_type(declared: inspect.Type) -> type:
+    """Of a union's members that hold columns; a type that is not here needs a line here."""
+    match declared:
+        case inspect.StructType(cls=cls):
+            return cls
+        case inspect.VarTupleType():
+            return tuple
+        case inspect.Metadata(type=inner) if not column_of(declared):
+            return _python_type(inner)
+        case _:
+            assert column_of(declared), f"{declared} in a union holds columns that nothing checks"
+            return bytes
+
+
+def _by_its_type(checks: Mapping[type, Check]) -> Check:
+    def check_one(value: Any) -> None:
+        check = checks.get(type(value))
+        if check is not None:
+            check(value)
+
+    return check_one
 
 
 def _each_field(struct: str, checks: list[tuple[str, Check]]) -> Check:

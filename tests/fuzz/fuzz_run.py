@@ -1,8 +1,9 @@
 """Sends a stream of inputs by the thousand, and proves after each that the tree is what it was."""
 
 import itertools
+import json
 import time
-from collections import Counter
+from collections import Counter, deque
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -17,6 +18,12 @@ class Tally:
 
     def __init__(self):
         self.sent = Counter()
+        self.recent = deque(maxlen=ROUND)
+
+    def report(self, unharmed, directory):
+        """Prints what was sent where, and how much each process has grown; leaves the last inputs in a file."""
+        print(*self.table(), json.dumps(unharmed.grown()), sep="\n")
+        (directory / "inputs").write_text("\n".join(map(repr, self.recent)))
 
     def table(self):
         """Lines for whoever reads the report."""
@@ -27,18 +34,22 @@ class Tally:
 
 
 def generate(strategy, count, take, start=0):
-    """Gives `take` so many inputs of the strategy. What it raises ends the run, and hypothesis does not see it."""
+    """Gives `take` so many inputs, of which the strategy draws some at a time.
+
+    What it raises ends the run, and hypothesis does not see it.
+    """
     taken, failure = 0, []
 
-    def one(value):
+    def some(values):
         nonlocal taken
-        if failure or taken >= count:
-            return
-        taken += 1
-        try:
-            take(value)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            failure.append(error)
+        for value in values:
+            if failure or taken >= count:
+                return
+            taken += 1
+            try:
+                take(value)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                failure.append(error)
 
     checks = list(HealthCheck)
     for number in itertools.count(start):
@@ -49,7 +60,7 @@ def generate(strategy, count, take, start=0):
             suppress_health_check=checks,
         )  # fmt: skip
         before = taken
-        seed(number)(options(given(strategy)(one)))()
+        seed(number)(options(given(strategy)(some)))()
         assert taken > before or failure, "the strategy gives nothing more"
     if failure:
         raise failure[0]
@@ -66,10 +77,10 @@ class Unharmed:
         self._allowed = 1024 * growth_mib
 
     def check(self):
-        self._tree.sentinel()
-        assert self._tree.processes() == self._pids
         log = self._tree.log
+        assert self._tree.processes() == self._pids, log[-3000:]
         assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
+        self._tree.sentinel()
         grown = self.grown()
         if any(growth > self._allowed for growth in grown.values()):
             time.sleep(2)  # what was dropped has a moment to be freed
@@ -78,4 +89,7 @@ class Unharmed:
 
     def grown(self):
         """KiB by process."""
-        return {name: self._tree.memory_kib(pid) - self._memory[pid] for pid, name in self._pids.items()}
+        alive = self._tree.processes()
+        return {
+            name: self._tree.memory_kib(pid) - self._memory[pid] for pid, name in self._pids.items() if pid in alive
+        }

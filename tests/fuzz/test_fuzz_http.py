@@ -16,7 +16,7 @@ PATIENCE_S = 5.0
 
 @pytest.fixture(scope="module")
 def tree():
-    with Tree("--model-impl", "null", "--max-model-len", "2048") as one:
+    with Tree("--model-impl", "null", "--max-model-len", "2048", "--heartbeat-timeout-s", "60") as one:
         yield one.wait_ready()
 
 
@@ -49,13 +49,14 @@ class Asking:
         pytest.param(25_000, LONG_GROWTH_MIB, marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
     ],
 )
-def test_e04_whatever_is_asked_over_http(tree, count, growth_mib):
+def test_e04_whatever_is_asked_over_http(tree, count, growth_mib, tmp_path):
     unharmed = Unharmed(tree, growth_mib)
     tally, asking = Tally(), Asking(tree.port)
     sent = 0
 
     def ask(one):
         nonlocal sent
+        tally.recent.append(one)
         what, path, body = one
         status, answer = asking.ask(path, body)
         tally.sent[path, f"{what}: {status}"] += 1
@@ -71,6 +72,6 @@ def test_e04_whatever_is_asked_over_http(tree, count, growth_mib):
     try:
         generate(requests(), count, ask)
     finally:
-        print(*tally.table(), json.dumps(unharmed.grown()), sep="\n")
+        tally.report(unharmed, tmp_path)
     unharmed.check()
     tree.settled()

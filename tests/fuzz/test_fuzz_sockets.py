@@ -1,6 +1,5 @@
 """E04: whatever is said to a socket between actors, by strangers and by peers that joined, harms nobody."""
 
-import json
 from typing import NamedTuple, get_args
 
 import msgspec
@@ -45,6 +44,7 @@ JOINED = [
     Joined("supervisor", "operator", "operator-7", "supervisor"),
     Joined("supervisor", "frontend", "frontend-77", "supervisor"),
     Joined("supervisor", "engine", "engine-77", "supervisor"),
+    Joined("supervisor", "host", "host-b-7", "supervisor"),
     Joined("balancer", "frontend", "frontend-77", "balancer"),
     Joined("balancer", "engine", "engine-77", "balancer"),
     Joined("detokenizer-0", "frontend", "frontend-77", "detokenizer"),
@@ -58,7 +58,7 @@ JOINED = [
 
 @pytest.fixture(scope="module")
 def tree():
-    with Tree("--model-impl", "null", "--executor", "broadcast") as one:
+    with Tree("--model-impl", "null", "--executor", "broadcast", "--heartbeat-timeout-s", "60") as one:
         yield one.wait_ready()
 
 
@@ -93,7 +93,7 @@ class Sender:
 
     def settle(self):
         """Ends what was begun, so that each part of the inputs meets a tree at rest."""
-        balancer = self._peers.get(JOINED[3])
+        balancer = self._peers.get(JOINED[4])
         if balancer is not None:
             balancer.send(ABORT_ALL)
         for peer in self._peers.values():
@@ -116,13 +116,19 @@ class Sender:
 
 
 def inputs(sockets):
-    """A function that sends one input, and its arguments."""
-    by_strangers = st.tuples(st.just("stranger"), st.sampled_from(sorted(sockets)), strangers(KINDS))
-    by_members = st.sampled_from(JOINED).flatmap(
-        lambda joined: st.tuples(st.just("member"), st.just(joined), members(joined.kinds, KINDS))
+    """Some inputs: how and by whom each is sent, what it is, and the data."""
+    names = st.sampled_from(sorted(sockets))
+    return st.one_of(
+        st.tuples(names, strangers(KINDS)).map(lambda drawn: addressed("stranger", *drawn)),
+        st.sampled_from(JOINED)
+        .flatmap(lambda joined: st.tuples(st.just(joined), members(joined.kinds, KINDS)))
+        .map(lambda drawn: addressed("member", *drawn)),
+        st.tuples(names, flows()).map(lambda drawn: addressed("connection", *drawn)),
     )
-    by_bytes = st.tuples(st.just("connection"), st.sampled_from(sorted(sockets)), flows())
-    return st.one_of(by_strangers, by_members, by_members, by_bytes)
+
+
+def addressed(how, where, several):
+    return [(how, where, *one) for one in several]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def inputs(sockets):
         pytest.param(75_000, LONG_GROWTH_MIB, marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
     ],
 )
-def test_e04_whatever_is_said_to_the_sockets(tree, context, count, growth_mib, record_property):
+def test_e04_whatever_is_said_to_the_sockets(tree, context, count, growth_mib, tmp_path):
     sender = Sender(tree, context)
     assert {joined.socket for joined in JOINED} <= sender.paths.keys()
     unharmed = Unharmed(tree, growth_mib)
@@ -140,7 +146,8 @@ def test_e04_whatever_is_said_to_the_sockets(tree, context, count, growth_mib, r
 
     def send(one):
         nonlocal sent
-        how, where, (what, data) = one
+        sender.tally.recent.append(one)
+        how, where, what, data = one
         getattr(sender, how)(where, what, data)
         sent += 1
         if sent % PART == 0:
@@ -152,7 +159,7 @@ def test_e04_whatever_is_said_to_the_sockets(tree, context, count, growth_mib, r
         generate(inputs(sender.paths), count, send)
     finally:
         sender.close()
-        print(*sender.tally.table(), json.dumps(unharmed.grown()), sep="\n")
+        sender.tally.report(unharmed, tmp_path)
     unharmed.check()
     tree.settled()
     assert sum(sender.tally.sent.values()) == count

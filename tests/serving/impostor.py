@@ -46,6 +46,9 @@ def values_of(declared):
             found = [(), *((value,) for value in items), (items[0],) * 2000]
         case inspect.TupleType(item_types=inner):
             found = list(zip(*(cycle_of(values_of(one), 10) for one in inner), strict=True))
+        case inspect.DictType(key_type=key, value_type=value):
+            pairs = zip(cycle_of(values_of(key), 10), cycle_of(values_of(value), 10), strict=True)
+            found = [{}, *({one: other} for one, other in pairs)]
         case inspect.StructType(cls=cls):
             found = list(variations(cls))
         case _:
