@@ -20,7 +20,7 @@ from actorlm.actors.membership import Membership
 from actorlm.actors.spans import NoSpans
 from actorlm.api.pace import Pace
 from actorlm.api.ports import FINISH_REASONS, ID_BYTES, Delta, Envelope, Submission
-from actorlm.errors import ActorlmError, Overloaded, Unavailable, from_wire
+from actorlm.errors import ActorlmError, Overloaded, RateLimited, Unavailable, from_wire
 from actorlm.logprobs import unpack
 from actorlm.messages.actor import (
     CollectMetrics,
@@ -178,7 +178,11 @@ class Frontend(Actor[Inbox | LinkEvent]):
         if len(self._open) + len(submissions) > MAX_OPEN:
             raise Overloaded(f"{len(self._open)} choices are open and at most {MAX_OPEN} may be; try again later")
         generation, now = Generation(self._abort), time.monotonic()
-        self._ledger.open(generation, submissions, envelope, now)
+        try:
+            self._ledger.open(generation, submissions, envelope, now)
+        except RateLimited as error:
+            self._count_rejection(error)
+            raise
         about = envelope.request_id, envelope.placement, envelope.caller
         choices = [
             Choice(next(self._ids), index, submission, NOWHERE, now, generation, *about)
@@ -311,9 +315,12 @@ class Frontend(Actor[Inbox | LinkEvent]):
         if not self._attempts.refused(message):
             error = from_wire(message.status, message.code, message.message, message.param)
             if isinstance(error, Overloaded):
-                self._metrics.add("admission_rejections", 1, (str(error.code),))
+                self._count_rejection(error)
                 error.retry_after = self._pace.refused(time.monotonic())
             self._fail(self._open[message.request].generation, error)
+
+    def _count_rejection(self, error: Overloaded) -> None:
+        self._metrics.add("admission_rejections", 1, (str(error.code),))
 
     # The tree around it.
 
