@@ -130,11 +130,13 @@ def running() -> list[Path]:
 
 
 def published(directory: Path) -> Published:
-    """How the supervisor of a run directory is reached."""
+    """How the supervisor of a run directory is reached. Raises ConfigError for one that does not say it as we do."""
     try:
         return msgspec.json.decode((directory / ADDRESS_FILE).read_bytes(), type=Published)
     except FileNotFoundError:
         return Published(f"ipc://{directory}/supervisor")
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{directory / ADDRESS_FILE}: {error}; a tree of another version may run there") from None
 
 
 def find_in_base(name: str) -> Path | None:

@@ -33,6 +33,8 @@ class Door(NamedTuple):
     address: str
     directory: Path | None = None
     security: SecurityConfig = SecurityConfig()
+    trouble: str = ""
+    """Why it cannot be reached, if that is known."""
 
     @property
     def is_open(self) -> bool:
@@ -72,7 +74,10 @@ def _only(found: Sequence[Door]) -> Door:
 
 
 def _of_directory(directory: Path) -> Door:
-    way = published(directory)
+    try:
+        way = published(directory)
+    except ConfigError as error:
+        return Door(str(directory), "", directory, trouble=error.message)
     return Door(str(directory), way.address, directory, way.security)
 
 
@@ -144,6 +149,8 @@ class _Session:
         self._door = door
 
     async def __aenter__(self) -> Self:
+        if self._door.trouble:
+            raise Unavailable(self._door.trouble)
         keys = self._door.security
         security = Security.of(keys.keys, Role.OPERATOR, insecure=keys.insecure)
         self._network = ZeroMQNetwork(protocol(), security=security)
