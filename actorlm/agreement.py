@@ -13,7 +13,9 @@ from actorlm.config import Config
 SECTIONS = ("parallel", "cache", "scheduler", "balancing", "supervision", "sockets", "hosts", "pins")
 HTTP = ("frontends", "detokenizers")
 """Of the frontends' options those that decide on the plan; the others may be each host's own."""
-OWN = frozenset({"parallel.threads", "supervision.log_level", "supervision.drain_timeout_s"})
+OWN = frozenset(
+    {"parallel.threads", "supervision.log_level", "supervision.drain_timeout_s", "supervision.drain_delay_s"}
+)
 MODEL = ("dtype", "model_impl", "null_step_ms", "generation_config")
 
 

@@ -218,6 +218,10 @@ class SupervisionConfig(_Section, frozen=True):
 
     start_timeout_s: Annotated[float, option("time to be ready in, else the tree exits", unit="s", gt=0)] = 600.0
     drain_timeout_s: Annotated[float, option("time that accepted requests get after SIGTERM", unit="s", ge=0)] = 30.0
+    drain_delay_s: Annotated[
+        float,
+        option("time after SIGTERM in which requests are still accepted, while /ready says no already", unit="s", ge=0),
+    ] = 0.0
     heartbeat_timeout_s: Annotated[float, option("silence after which an actor is killed", unit="s", gt=1)] = 10.0
     stall_timeout_s: Annotated[
         float,

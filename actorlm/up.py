@@ -232,6 +232,7 @@ async def _run(tree: _Tree) -> Supervisor:
         url=tree.url,
         ready_text=_ready_text(config, tree.model, topology, tree.url),
         drain_timeout_s=config.supervision.drain_timeout_s,
+        drain_delay_s=config.supervision.drain_delay_s,
     )
     try:
         await supervisor.supervise()

@@ -65,6 +65,11 @@ class Ending:
             if not self._undrained:
                 self._drained.set()
 
+    async def linger(self, seconds: float) -> None:
+        """Serves on for a while, unless nobody gets more time."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), seconds)
+
     async def run(self, drain_s: float) -> None:
         """Lets frontends finish for up to `drain_s`, stops them, stops the others; kills what is left."""
         if not self.closes:

@@ -162,7 +162,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         if self._draining:
             return TreeState.DRAINING
         # The supervisor may know of a successor before this frontend is connected to it.
-        if self._tree in (TreeState.READY, TreeState.DEGRADED) and not self._attempts.reach_all_roles:
+        if self._tree.accepts and not self._attempts.reach_all_roles:
             return TreeState.UNAVAILABLE
         return self._tree
 
@@ -173,7 +173,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
 
     def submit(self, submissions: Sequence[Submission], envelope: Envelope) -> Generation:
         """Accepts all of these choices or none. Raises Unavailable or Overloaded."""
-        if self.state not in (TreeState.READY, TreeState.DEGRADED):
+        if not self.state.accepts:
             raise Unavailable(f"the server is {self.state}; try again later")
         if len(self._open) + len(submissions) > MAX_OPEN:
             raise Overloaded(f"{len(self._open)} choices are open and at most {MAX_OPEN} may be; try again later")

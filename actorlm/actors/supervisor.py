@@ -84,6 +84,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         url: str,
         ready_text: str,
         drain_timeout_s: float,
+        drain_delay_s: float,
     ) -> None:
         super().__init__(Role.SUPERVISOR, mailbox)
         self._tallies = tallies
@@ -92,6 +93,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         self._screen = screen
         self._ready_text = ready_text
         self._drain_timeout_s = drain_timeout_s
+        self._drain_delay_s = drain_delay_s
         self._processes = Processes(spawn, self._exited)
         self._phases = Phases(self._processes, screen)
         self._agents = agents
@@ -362,12 +364,18 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         self._orders.begin_end()
         self._screen.close()
         drains = self._end.begin(drain_s, [] if self._state is TreeState.STARTING else self._peers.frontends)
-        self._change(TreeState.DRAINING)
-        if drains:
-            self._screen.line(f"draining for up to {drain_s:g} s; a second signal forces")
-        self.spawn(self._run_end(drain_s))
+        delay_s = self._drain_delay_s if drains else 0.0
+        self._change(TreeState.LEAVING if delay_s else TreeState.DRAINING)
+        if delay_s:
+            self._screen.line(f"not ready any more, refusing in {delay_s:g} s; a second signal forces")
+        self.spawn(self._run_end(drain_s, delay_s))
 
-    async def _run_end(self, drain_s: float) -> None:
+    async def _run_end(self, drain_s: float, delay_s: float) -> None:
+        if delay_s:
+            await self._end.linger(delay_s)
+            self._change(TreeState.DRAINING)
+        if not self._end.closes:
+            self._screen.line(f"draining for up to {drain_s:g} s; a second signal forces")
         await self._end.run(drain_s)
         self._orders.ended()
         self.stop()

@@ -148,7 +148,7 @@ class ModelList(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """What the service can do now."""
 
-    status: Literal["starting", "ready", "degraded", "unavailable", "draining"]
+    status: Literal["starting", "ready", "degraded", "unavailable", "leaving", "draining"]
 
 
 class Version(msgspec.Struct, frozen=True):

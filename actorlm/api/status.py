@@ -1,6 +1,7 @@
 """Whether the service can serve: liveness, readiness, version, metrics, and the guards of the other routes.
 
-Liveness is 200 while the tree works, drains or has lost a part; readiness only while it takes new requests. Before the
+Liveness is 200 while the tree works, drains or has lost a part; readiness only while new requests are welcome, which
+ends a while before they are refused, if so configured. Before the
 tree is ready, and after it has lost what it cannot do without, everything but the version answers 503.
 """
 
@@ -20,8 +21,10 @@ from actorlm.messages.actor import TreeState
 
 Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
 
-ALIVE = frozenset({TreeState.READY, TreeState.DEGRADED, TreeState.DRAINING})
-ACCEPTING = frozenset({TreeState.READY, TreeState.DEGRADED})
+ACCEPTING = frozenset(state for state in TreeState if state.accepts)
+ALIVE = ACCEPTING | {TreeState.DRAINING}
+INVITING = ACCEPTING - {TreeState.LEAVING}
+"""Where load balancers should send requests."""
 PROMETHEUS = "text/plain; version=0.0.4"
 """Litestar adds the charset."""
 
@@ -34,6 +37,11 @@ def alive(backend: Backend) -> Guard:
 def accepting(backend: Backend) -> Guard:
     """A guard that raises Unavailable unless the tree takes new requests."""
     return _guard(backend, ACCEPTING)
+
+
+def inviting(backend: Backend) -> Guard:
+    """A guard that raises Unavailable unless new requests are welcome."""
+    return _guard(backend, INVITING)
 
 
 def check_state(backend: Backend, states: frozenset[TreeState]) -> None:
@@ -65,7 +73,7 @@ def status_routes(backend: Backend) -> list[HTTPRouteHandler]:
     @route(
         "/ready",
         http_method=[HttpMethod.GET, HttpMethod.HEAD],
-        guards=[accepting(backend)],
+        guards=[inviting(backend)],
         responses=errors(401, 503),
         summary="Readiness for new requests",
     )

@@ -12,7 +12,13 @@ class TreeState(StrEnum):
     READY = "ready"
     DEGRADED = "degraded"
     UNAVAILABLE = "unavailable"
+    LEAVING = "leaving"
     DRAINING = "draining"
+
+    @property
+    def accepts(self) -> bool:
+        """Whether requests are accepted, also where it would be better to send them elsewhere."""
+        return self in (TreeState.READY, TreeState.DEGRADED, TreeState.LEAVING)
 
 
 class TreeChanged(Message):

@@ -69,6 +69,29 @@ def test_a09_a_drain_finishes_what_was_accepted(start, number, options):
     assert time.monotonic() - began < 20, "the deadline was not waited for"
 
 
+def test_a09_readiness_goes_red_before_requests_are_refused(start):
+    """So load balancers have the time to notice; a second signal need not wait for it."""
+    tree = start(*NULL, "--null-step-ms", 20, "--drain-delay-s", 4)
+    began = send(tree, signal.SIGTERM)
+    until(lambda: tree.client.get("/ready").status_code == 503, 1)
+    assert tree.client.get("/health").json() == {"status": "leaving"}
+    late = Streaming(tree, max_tokens=300)
+    until(lambda: late.texts, 4)
+    until(lambda: tree.client.get("/health").json() == {"status": "draining"}, 8)
+    assert time.monotonic() - began > 3.9
+    assert tree.post(PATHS[0], body_of(tree, PATHS[0])).status_code == 503
+    assert late.join() == "done"
+    assert_ended(tree, DRAINED, 5)
+
+
+def test_a08_a_second_signal_forces_while_requests_are_still_accepted(start):
+    tree = start(*NULL, "--drain-delay-s", 60)
+    send(tree, signal.SIGTERM)
+    until(lambda: tree.client.get("/ready").status_code == 503, 1)
+    send(tree, signal.SIGTERM)
+    assert_ended(tree, FORCED, 3)
+
+
 def test_a09_a_drain_after_a_restart_is_a_drain(start):
     """What died and came back before has nothing to do with it."""
     tree = start(*NULL, "--null-step-ms", 20, "--frontends", 2)
