@@ -11,8 +11,8 @@ from typing import Any
 
 from actorlm.errors import ConfigError, Unavailable
 from actorlm.messages.catalog import INBOXES
-from actorlm.messages.operator import TreeDescribed
-from actorlm.messages.supervisor import DescribeTree
+from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
+from actorlm.messages.supervisor import DescribeTree, Order
 from actorlm.runtime.events import LinkRefused, LinkUp
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
@@ -38,6 +38,12 @@ class SupervisorOperations:
         """See `api.ports.Operations`."""
         answer = await self._ask(DescribeTree())
         assert isinstance(answer, TreeDescribed), "it was asked for nothing else"
+        return answer
+
+    async def order(self, order: Order) -> OrderProgressed | OrderEnded:
+        """See `api.ports.Operations`."""
+        answer = await self._ask(order)
+        assert isinstance(answer, OrderProgressed | OrderEnded), "it was asked for nothing else"
         return answer
 
     async def _ask(self, question: Message) -> Message:

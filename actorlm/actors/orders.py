@@ -8,11 +8,9 @@ from actorlm.actors.ending import FAILED_STATUS, Ending
 from actorlm.actors.operators import Operators
 from actorlm.actors.rolling import Rolling
 from actorlm.errors import ActorlmError, BadRequest
+from actorlm.messages.operator import REFUSED_STATUS
 from actorlm.messages.supervisor import DrainTree, Order, RestartActors, StopTree
 from actorlm.screen import Screen
-
-REFUSED_STATUS = 2
-"""Of a command whose order names nothing of this tree."""
 
 
 class Orders:

@@ -47,6 +47,13 @@ class BodyTooLarge(BadRequest):
     code = "request_too_large"
 
 
+class Conflict(BadRequest):
+    """What is ordered cannot be done as things are."""
+
+    status = 409
+    code = "conflict"
+
+
 class TargetTooLong(BadRequest):
     """Path and query exceed the limit."""
 

@@ -14,7 +14,8 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.logprobs import Scores
 from actorlm.messages.actor import TreeState
 from actorlm.messages.frontend import Finish
-from actorlm.messages.operator import TreeDescribed
+from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
+from actorlm.messages.supervisor import Order
 from actorlm.sampling import SamplingParams
 from actorlm.wire import Int32, read_int32
 
@@ -201,6 +202,9 @@ class Operations(Protocol):
 
     async def describe(self) -> TreeDescribed:
         """All actors. Raises Unavailable if the supervisor does not answer."""
+
+    async def order(self, order: Order) -> OrderProgressed | OrderEnded:
+        """Gives an order, and returns the first that is said of it. Raises Unavailable as `describe`."""
 
 
 class Count(Protocol):

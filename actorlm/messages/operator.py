@@ -41,6 +41,10 @@ class OrderProgressed(Message):
     text: str
 
 
+REFUSED_STATUS = 2
+"""Of an order that names nothing of this tree."""
+
+
 class OrderEnded(Message):
     """The last that is said of an order. `status` is the exit status of its command: 0 if it was done, 2 if refused."""
 

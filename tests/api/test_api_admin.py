@@ -11,12 +11,14 @@ from actorlm.api.keys import open_keys
 from actorlm.config import HttpConfig
 from actorlm.errors import ConfigError, Unavailable
 from actorlm.messages.actor import TreeState
-from actorlm.messages.operator import TreeDescribed
+from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
+from actorlm.messages.supervisor import DrainTree, RestartActors
 
 API, ADMIN = "sk-of-clients", "sk-of-operators"
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"]
-ROUTES = [("GET", "/admin/tree")]
+ROUTES = [("GET", "/admin/tree"), ("POST", "/admin/drain"), ("POST", "/admin/restart/engine-0")]
 PATHS = [
+    *(path for _, path in ROUTES),
     "/admin",
     "/admin/",
     "/admin/tree",
@@ -35,12 +37,19 @@ class FakeOperations:
     def __init__(self):
         self.asked = []
         self.error = None
+        self.said = OrderProgressed("restarting engine-0")
 
     async def describe(self):
         self.asked.append("describe")
         if self.error is not None:
             raise self.error
         return TreeDescribed(TreeState.READY, "fake", "http://test", ())
+
+    async def order(self, order):
+        self.asked.append(order)
+        if self.error is not None:
+            raise self.error
+        return self.said
 
 
 @pytest.fixture
@@ -86,7 +95,7 @@ async def test_e15_every_path_below_admin_needs_the_admin_key(both, operations, 
             assert method == "HEAD" or "admin key" in answer.json()["error"]["message"]
     assert not operations.asked
     for path in PATHS:
-        assert (await ask(both, method, path, ADMIN)).status_code in (200, 204, 404, 405)
+        assert (await ask(both, method, path, ADMIN)).status_code in (200, 202, 204, 404, 405)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -109,6 +118,50 @@ async def test_the_tree_is_told(both):
     answer = await ask(both, "GET", "/admin/tree", ADMIN)
     assert answer.json() == {"state": "ready", "model": "fake", "url": "http://test", "actors": []}
     assert "x-request-id" in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "order"),
+    [
+        ("/admin/drain", DrainTree(None)),
+        ("/admin/drain?seconds=1.5", DrainTree(1.5)),
+        ("/admin/drain?seconds=0", DrainTree(0.0)),
+        ("/admin/restart/engine-0", RestartActors("engine-0", None)),
+        ("/admin/restart/all?seconds=60", RestartActors("all", 60.0)),
+    ],
+)
+async def test_orders_are_given_as_they_are_written(both, operations, path, order):
+    answer = await both.post(path, headers=bearer(ADMIN))
+    assert answer.status_code == 202
+    assert answer.json() == {"status": "begun", "text": "restarting engine-0"}
+    assert operations.asked == [order]
+    assert (await both.get(path, headers=bearer(ADMIN))).status_code == 405
+
+
+@pytest.mark.parametrize("seconds", ["", "-1", "nan", "inf", "1e9", "soon", "1,5"])
+async def test_a_time_that_is_none_is_refused(both, operations, seconds):
+    for path in ("/admin/drain", "/admin/restart/all"):
+        answer = await both.post(path, params={"seconds": seconds}, headers=bearer(ADMIN))
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "seconds")
+    assert not operations.asked
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "code"),
+    [
+        (OrderEnded(0, "done"), 200, None),
+        (OrderEnded(1, "another restart is under way"), 409, "conflict"),
+        (OrderEnded(2, "nobody is named engine-9"), 404, "actor_not_found"),
+    ],
+)
+async def test_what_is_said_at_once_is_the_answer(both, operations, said, status, code):
+    operations.said = said
+    answer = await both.post("/admin/restart/engine-9", headers=bearer(ADMIN))
+    assert answer.status_code == status
+    if code is None:
+        assert answer.json() == {"status": "done", "text": "done"}
+    else:
+        assert (answer.json()["error"]["code"], answer.json()["error"]["message"]) == (code, said.text)
 
 
 async def test_errors_have_their_shape(both, operations):
