@@ -29,7 +29,8 @@ click.rich_click.OPTION_GROUPS = {
         for group in dict.fromkeys(option.group for option in options)
     ]
     for command, options in {
-        "up": OPTIONS, "plan": OPTIONS, "generate": OFFLINE_OPTIONS, "bench offline": OFFLINE_OPTIONS
+        "up": OPTIONS, "record": OPTIONS, "plan": OPTIONS,
+        "generate": OFFLINE_OPTIONS, "bench offline": OFFLINE_OPTIONS,
     }.items()
 }  # fmt: skip
 
@@ -99,41 +100,61 @@ def _config(model_argument: str | None, flags: dict[str, Any]) -> Config:
     return merge(flags, environment(), file)
 
 
+_on = click.option("--on", metavar="HOST", help="which host of the file this is")
+
+
 @main.command()
-@click.option("--on", metavar="HOST", help="which host of the file this is")
+@_on
 @_configured(OPTIONS)
 def up(model_argument: str | None, on: str | None, **flags: Any) -> None:
     """Serve MODEL over the OpenAI API, in the foreground, until SIGTERM (drains) or Ctrl-C (stops at once)."""
+    finish(lambda: _serve(model_argument, on, flags))
+
+
+@main.command()
+@click.argument("directory", metavar="DIR")
+@_on
+@_configured(OPTIONS)
+def record(directory: str, model_argument: str | None, on: str | None, **flags: Any) -> None:
+    """Serve MODEL as `up` does, and have each EngineCore record for `replay` what its scheduler is asked.
+
+    The files go to DIR. It is `up` with --record-dir: a recording begins with its scheduler, never later.
+    """
 
     def serve() -> int:
-        config = _config(model_argument, flags)
-        os.environ["SPT_NOENV"] = "1"  # a process title must not overwrite the environment that others may read
-        from setproctitle import setproctitle
-
-        from actorlm.log import configure_logging
-        from actorlm.up import leave_on_signals, run_tree
-
-        host = this_host(config, on)
-        leave_on_signals()
-        if config.parallel.executor == "external":
-            from actorlm.external import run_rank
-
-            return run_rank(config)
-        name = "supervisor" if host == config.lead else f"host {host}"
-        setproctitle(f"actorlm {name}")
-        log_format = config.observability.log_format
-        configure_logging(config.supervision.log_level, name, log_format)
-
-        def run() -> int:
-            if host == config.lead:
-                return run_tree(config, file=str(model_argument))
-            from actorlm.host import run_host
-
-            return run_host(config, host, str(model_argument))
-
-        return logged(run) if log_format == "json" else run()
+        if flags["record_dir"] is not None:
+            raise ConfigError(f"DIR is given twice: {directory} and --record-dir {flags['record_dir']}")
+        return _serve(model_argument, on, flags | {"record_dir": directory})
 
     finish(serve)
+
+
+def _serve(model_argument: str | None, on: str | None, flags: dict[str, Any]) -> int:
+    config = _config(model_argument, flags)
+    os.environ["SPT_NOENV"] = "1"  # a process title must not overwrite the environment that others may read
+    from setproctitle import setproctitle
+
+    from actorlm.log import configure_logging
+    from actorlm.up import leave_on_signals, run_tree
+
+    host, log_format = this_host(config, on), config.observability.log_format
+    leave_on_signals()
+    if config.parallel.executor == "external":
+        from actorlm.external import run_rank
+
+        return run_rank(config)
+    name = "supervisor" if host == config.lead else f"host {host}"
+    setproctitle(f"actorlm {name}")
+    configure_logging(config.supervision.log_level, name, log_format)
+
+    def run() -> int:
+        if host == config.lead:
+            return run_tree(config, file=str(model_argument))
+        from actorlm.host import run_host
+
+        return run_host(config, host, str(model_argument))
+
+    return logged(run) if log_format == "json" else run()
 
 
 @main.command()

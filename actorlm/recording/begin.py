@@ -1,6 +1,8 @@
 """Begins the recording of one EngineCore: where its file lies, and what its header says."""
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,12 +18,22 @@ KEY_BYTES = 32
 
 def check_directory(directory: str) -> None:
     """Makes the directory of recordings. Raises ConfigError if nothing can be written there."""
-    path = Path(directory)
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        probe = path / f".actorlm-{secrets.token_hex(8)}"
+    with _told(directory):
+        probe = _made(directory) / f".actorlm-{secrets.token_hex(8)}"
         probe.touch(exist_ok=False)
         probe.unlink()
+
+
+def _made(directory: str) -> Path:
+    path = Path(directory)
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+@contextmanager
+def _told(directory: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"--record-dir {directory}: {error.strerror or error}; choose another directory") from None
 
@@ -36,7 +48,10 @@ def begin(
     vocab_size: int,
     eos_token_ids: tuple[int, ...],
 ) -> Recorder | None:
-    """The recorder of this process, if recordings are asked for. Its scheduler must be new."""
+    """The recorder of this process, if recordings are asked for. Its scheduler must be new.
+
+    Raises ConfigError if nothing can be written.
+    """
     options = config.observability
     if options.record_dir is None:
         return None
@@ -56,5 +71,6 @@ def begin(
         prefix_caching=config.cache.prefix_caching,
         lanes=config.parallel.pipeline,
     )
-    path = Path(options.record_dir) / f"{actor}-{now:%Y%m%dT%H%M%S}-{pid}.rec"
-    return Recorder(path, header, redaction=redaction, max_bytes=options.record_max_mib << 20)
+    name, size = f"{actor}-{now:%Y%m%dT%H%M%S}-{pid}.rec", options.record_max_mib << 20
+    with _told(options.record_dir):
+        return Recorder(_made(options.record_dir) / name, header, redaction=redaction, max_bytes=size)

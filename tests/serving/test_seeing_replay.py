@@ -37,8 +37,10 @@ def load(tree, number=40):
 
 @pytest.mark.parametrize("redacted", [True, False])
 def test_a_tree_replays(start, tmp_path, redacted):
-    options = () if redacted else ("--no-record-redacted",)
-    tree = start(*NULL, "--null-step-ms", 2, "--record-dir", tmp_path, *options)
+    if redacted:
+        tree = start(*NULL, "--null-step-ms", 2, command=(ACTORLM, "record", str(tmp_path)))
+    else:
+        tree = start(*NULL, "--null-step-ms", 2, "--record-dir", tmp_path, "--no-record-redacted")
     load(tree)
     tree.settled()
     steps = int(tree.total("engine_steps_total"))
@@ -62,7 +64,7 @@ def test_an_engine_that_is_killed_leaves_a_recording_and_its_successor_begins_an
     for _ in range(20):
         next(exchange.raw_events())
     tree.kill("engine-0")
-    until(lambda: len(list(tmp_path.iterdir())) == 2, 10)
+    until(lambda: [file.stat().st_size > 0 for file in tmp_path.glob("*.rec")] == [True, True], 10)
     first, second = sorted(tmp_path.iterdir())
     for file in (first, second):
         ran = replay(file)
@@ -76,6 +78,13 @@ def test_a_directory_that_cannot_be_written_is_refused(start, tmp_path):
     tree = start(*NULL, "--record-dir", tmp_path / "file", ready=False)
     assert tree.wait() == 2
     assert f"--record-dir {tmp_path / 'file'}" in tree.log
+
+
+def test_a_directory_is_given_once(tmp_path):
+    command = [ACTORLM, "record", str(tmp_path), "--record-dir", "/elsewhere", "--model-impl", "null"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert "DIR is given twice" in ran.stderr
 
 
 def test_what_is_no_recording_is_refused(tmp_path):
