@@ -53,7 +53,8 @@ class Witness(Protocol):
 class Core:
     """The scheduler of one replica, whose model has the token ids 0 to `vocab_size` - 1, and what drives it.
 
-    `witnesses` are told of everything, in their order.
+    `witnesses` are told of everything, in their order: what else may decide something, a time say, comes as an argument
+    of these methods and is told to them, or no recording replays.
     """
 
     def __init__(self, scheduler: Scheduler, vocab_size: int, witnesses: Sequence[Witness] = ()) -> None:

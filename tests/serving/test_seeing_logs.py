@@ -90,3 +90,22 @@ def test_what_a_client_leaves_is_told_by_its_id(debug_tree):
     (left,) = [line for line in lines_of(tree) if (line.get("request_id"), line["event"]) == ("mine-3", "left")]
     assert left["reason"] == "abort"
     assert left["tokens"] > 0
+
+
+def test_a_request_that_outlives_its_worker_keeps_its_id(start):
+    options = ("--null-step-ms", 20, "--log-format", "json", "--log-level", "debug", "--max-restarts", 10)
+    tree = start("--model-impl", "null", "--executor", "broadcast", *options)
+    body = {"model": tree.model, "prompt": "a", "max_tokens": 60, "ignore_eos": True, "stream": True}
+    with tree.client.stream("POST", "/v1/completions", json=body, headers={"x-request-id": "mine"}) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        tree.kill("worker-0-0")
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    said = [line for line in lines_of(tree) if line.get("request_id") == "mine"]
+    (interrupted,) = [line for line in said if line["event"] == "interrupted"]
+    assert interrupted["cause"].startswith("engine-0")
+    assert interrupted["level"] == "debug"
+    attempts = {event: [line["attempt"] for line in said if line["event"] == event] for event in ("sent", "admitted")}
+    assert attempts == {"sent": [0, 1], "admitted": [0, 1]}
+    (ended,) = [line for line in said if line["event"] == "ended"]
+    assert (ended["reason"], ended["tokens"]) == ("length", 60)

@@ -102,6 +102,25 @@ def test_what_a_client_leaves_has_its_spans(traced_tree, collector):
     assert choice.attributes["gen_ai.response.finish_reasons"] == ["abort"]
 
 
+def test_what_outlives_its_engine_is_one_trace(start, collector):
+    tree = start(*NULL, "--otlp-endpoint", collector.endpoint, "--max-restarts", 10)
+    trace = secrets.token_hex(16)
+    body = {"model": tree.model, "prompt": "a", "max_tokens": 200, "ignore_eos": True, "stream": True}
+    headers = {"traceparent": f"00-{trace}-{'1' * 16}-01"}
+    with tree.client.stream("POST", "/v1/completions", json=body, headers=headers) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        tree.kill("engine-0")
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    spans = collector.of(trace, 7)
+    (choice,) = [span for span in spans if span.name == "llm_request"]
+    assert choice.events == ["first token", "resumed"]
+    assert choice.attributes["gen_ai.usage.completion_tokens"] == 200
+    (engine,) = [span for span in spans if span.name == "engine"]
+    assert engine.attributes["actorlm.attempt"] == 1
+    assert engine.parent == choice.id
+
+
 def test_a_refusal_has_a_span_with_its_status(traced_tree, collector):
     trace, _, answer = ask(traced_tree, max_tokens=-1)
     assert answer.status_code == 400
