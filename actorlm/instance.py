@@ -19,7 +19,7 @@ from actorlm.errors import ConfigError
 from actorlm.ownership import check_above
 
 PRIVATE = 0o700
-ADDRESS_FILE = "address"
+ADDRESS_FILE = "supervisor.json"
 LONGEST_BASE = 64
 """Bytes of a base directory that leave room for `/12345678/detokenizer-63-tokens` within the 107 of an ipc path."""
 
