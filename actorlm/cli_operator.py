@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from actorlm.messages.supervisor import Order
 
 LONGEST_DRAIN_S = 86_400
-WHICH = "TREE is the HTTP port or the run directory of a running tree; one that runs alone need not be named."
+WHICH = (
+    "TREE is the HTTP port or the run directory of a running tree, or the deployment file of one on several hosts; one"
+    " that runs alone need not be named."
+)
 
 
 def _tree(command: Callable[..., None]) -> Callable[..., None]:

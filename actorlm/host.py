@@ -36,7 +36,7 @@ from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.screen import Screen, screen_for
 from actorlm.topology import Role, Topology
-from actorlm.up import check_addresses, check_files, listen, spawner, what_to_run
+from actorlm.up import check_addresses, check_files, listen, reach_of_supervisor, spawner, what_to_run
 
 REMIND_S = 10.0
 
@@ -83,7 +83,7 @@ def run_host(config: Config, name: str, file: str) -> int:
             check_addresses(config, topology, name)
             if warning := check_security(config.security, topology, name):
                 screen.line(warning, "warning")
-            instance.publish(topology.address(Role.SUPERVISOR), config.security)
+            instance.publish(reach_of_supervisor(config, topology))
             return _serve(_Host(name, config, written, file, model, topology, listener, screen))
         finally:
             instance.close()

@@ -14,14 +14,22 @@ from pathlib import Path
 
 import msgspec
 
-from actorlm.config import SecurityConfig, runtime_directories
+from actorlm.config import runtime_directories
 from actorlm.errors import ConfigError
 from actorlm.ownership import check_above
 
 PRIVATE = 0o700
-ADDRESS_FILE = "supervisor.json"
+REACH_FILE = "reach.json"
 LONGEST_BASE = 64
 """Bytes of a base directory that leave room for `/12345678/detokenizer-63-tokens` within the 107 of an ipc path."""
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """Where a supervisor listens, and what its operators need: a directory of `keys`, or to do without (`insecure`)."""
+
+    address: str
+    keys: str | None = None
+    insecure: bool = False
 
 
 def base_directory() -> Path:
@@ -57,13 +65,6 @@ def _check_private(directory: Path) -> None:
         directory.chmod(PRIVATE)
 
 
-class Published(msgspec.Struct, frozen=True):
-    """Where a supervisor is, and the keys that its address needs."""
-
-    address: str
-    security: SecurityConfig = SecurityConfig()
-
-
 class Instance:
     """A run directory that is ours until `close`, or until this process ends."""
 
@@ -84,12 +85,10 @@ class Instance:
                 if lock is not None:
                     return cls(directory, lock)
 
-    def publish(self, address: str, security: SecurityConfig) -> None:
-        """Tells operators of this machine where the supervisor is, if that is not in this directory, and how safely."""
-        if not address.startswith("ipc:"):
-            keys = str(Path(security.keys).absolute()) if security.keys is not None else None
-            published = Published(address, SecurityConfig(keys=keys, insecure=security.insecure))
-            (self.directory / ADDRESS_FILE).write_bytes(msgspec.json.encode(published))
+    def publish(self, reach: Reach) -> None:
+        """Tells operators of this machine how the supervisor is reached, if that is not in this directory."""
+        if not reach.address.startswith("ipc:"):
+            (self.directory / REACH_FILE).write_bytes(msgspec.json.encode(reach))
 
     def close(self) -> None:
         """Removes the directory, and the one above it if it is empty then; frees the lock."""
@@ -129,14 +128,12 @@ def running() -> list[Path]:
     return [directory for base in bases for directory in sorted(base.iterdir()) if is_running(directory)]
 
 
-def published(directory: Path) -> Published:
-    """How the supervisor of a run directory is reached. Raises ConfigError for one that does not say it as we do."""
+def reach_of(directory: Path) -> Reach:
+    """How the supervisor of a run directory is reached."""
     try:
-        return msgspec.json.decode((directory / ADDRESS_FILE).read_bytes(), type=Published)
-    except FileNotFoundError:
-        return Published(f"ipc://{directory}/supervisor")
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{directory / ADDRESS_FILE}: {error}; a tree of another version may run there") from None
+        return msgspec.json.decode((directory / REACH_FILE).read_bytes(), type=Reach)
+    except (FileNotFoundError, msgspec.DecodeError):  # not written, or not to its end
+        return Reach(f"ipc://{directory}/supervisor")
 
 
 def find_in_base(name: str) -> Path | None:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from actorlm.config import SecurityConfig
-from actorlm.errors import ConfigError, Unavailable
-from actorlm.instance import is_running, published, running
+from actorlm.config import environment
+from actorlm.errors import ActorlmError, ConfigError, Unavailable
+from actorlm.instance import Reach, is_running, reach_of, running
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
 from actorlm.messages.supervisor import DescribeTree, Order
+from actorlm.options import merge
+from actorlm.reach import resolved
 from actorlm.runtime.curve import Security
 from actorlm.runtime.events import LinkRefused, LinkUp
 from actorlm.runtime.identity import this_process
@@ -20,6 +22,7 @@ from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.topology import Role
 from actorlm.wire import Message
+from actorlm.wiring import supervisor_address
 
 PATIENCE_S = 3.0
 LOOK_S = 0.5
@@ -30,11 +33,8 @@ class Door(NamedTuple):
     """How a tree's supervisor is reached. `name` is for people; `directory` is its run directory, if it is here."""
 
     name: str
-    address: str
+    reach: Reach
     directory: Path | None = None
-    security: SecurityConfig = SecurityConfig()
-    trouble: str = ""
-    """Why it cannot be reached, if that is known."""
 
     @property
     def is_open(self) -> bool:
@@ -48,7 +48,7 @@ def doors() -> list[Door]:
 
 
 def find_door(which: str | None) -> Door:
-    """To the tree that is meant: by its run directory or its HTTP port; None is the only one that runs.
+    """To the tree that is meant: by its run directory, HTTP port or deployment file; None is the only one that runs.
 
     Raises Unavailable if it does not run, ConfigError if several do and none is named.
     """
@@ -56,6 +56,8 @@ def find_door(which: str | None) -> Door:
         return _only(doors())
     if which.isdecimal():
         return _of_port(int(which))
+    if which.endswith(".toml"):
+        return _of_file(Path(which))
     directory = Path(which)
     found = next((door for door in doors() if door.directory == directory.absolute()), None)
     if found is None:
@@ -74,11 +76,7 @@ def _only(found: Sequence[Door]) -> Door:
 
 
 def _of_directory(directory: Path) -> Door:
-    try:
-        way = published(directory)
-    except ConfigError as error:
-        return Door(str(directory), "", directory, trouble=error.message)
-    return Door(str(directory), way.address, directory, way.security)
+    return Door(str(directory), reach_of(directory), directory)
 
 
 def _of_port(port: int) -> Door:
@@ -87,6 +85,15 @@ def _of_port(port: int) -> Door:
         if isinstance(tree, TreeDescribed) and urlsplit(tree.url).port == port:
             return door
     raise Unavailable(f"no running tree of this user serves port {port}{_listed(found)}")
+
+
+def _of_file(file: Path) -> Door:
+    """By the address at which the supervisor of several hosts listens, whichever machine this is."""
+    config = merge({}, environment(), file)
+    address = supervisor_address(resolved(config, ""))
+    if address is None:
+        return _of_port(config.http.port)
+    return Door(str(file), Reach(address, config.security.keys, config.security.insecure))
 
 
 def _listed(found: Sequence[Door]) -> str:
@@ -110,7 +117,7 @@ async def describe_tree(door: Door) -> TreeDescribed | str:
             answer = await session.next()
     except TimeoutError:
         return f"no answer within {PATIENCE_S:g} s"
-    except (ConfigError, Unavailable) as error:
+    except ActorlmError as error:
         return error.message
     assert isinstance(answer, TreeDescribed), "it was asked for nothing else"
     return answer
@@ -149,14 +156,13 @@ class _Session:
         self._door = door
 
     async def __aenter__(self) -> Self:
-        if self._door.trouble:
-            raise Unavailable(self._door.trouble)
-        keys = self._door.security
-        security = Security.of(keys.keys, Role.OPERATOR, insecure=keys.insecure)
+        reach = self._door.reach
+        security = Security.of(reach.keys, Role.OPERATOR, insecure=reach.insecure)
+        security.keys_for(reach.address)  # raises what connecting would
         self._network = ZeroMQNetwork(protocol(), security=security)
         self._mailbox: Mailbox[Any] = Mailbox(Role.OPERATOR, 64, Overflow.PAUSE)
         self._link = self._network.connect(
-            self._door.address,
+            reach.address,
             peer=Role.SUPERVISOR,
             identity=this_process(Role.OPERATOR, f"{Role.OPERATOR}-{secrets.token_hex(4)}"),
             mailbox=self._mailbox,

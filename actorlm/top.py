@@ -1,5 +1,6 @@
 """`actorlm top`: the table of `actorlm ps`, live on a terminal. It asks once a second and orders nothing."""
 
+import asyncio
 import time
 from typing import ClassVar
 
@@ -43,8 +44,12 @@ class Top(App[None]):
     def on_mount(self) -> None:
         """Begins to ask."""
         self.query_one(DataTable).add_columns(*ACTOR_COLUMNS)
-        self.run_worker(self._ask())
-        self.set_interval(PERIOD_S, lambda: self.run_worker(self._ask(), exclusive=True))
+        self.run_worker(self._watch())
+
+    async def _watch(self) -> None:
+        while True:
+            await self._ask()
+            await asyncio.sleep(PERIOD_S)
 
     async def _ask(self) -> None:
         answer = await describe_tree(self._door)

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -22,7 +23,7 @@ from actorlm.api.tls import Tls
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config, HttpConfig
 from actorlm.errors import ConfigError
-from actorlm.instance import Instance
+from actorlm.instance import Instance, Reach
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.planning import check_security, child_environment, find_model, kernels, plan_tree
@@ -85,7 +86,7 @@ def run_tree(
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
             topology = plan_tree(config, model, str(instance.directory), config.lead)
             check_addresses(config, topology, config.lead)
-            instance.publish(topology.address(Role.SUPERVISOR), config.security)
+            instance.publish(reach_of_supervisor(config, topology))
             _warn(topology, model, screen)
             if warning := check_security(config.security, topology, config.lead):
                 screen.line(warning, "warning")
@@ -253,6 +254,15 @@ def _agents(tree: _Tree, server: Server, pulse: Pulse) -> Agents:
         run_there={host: what_to_run(tree.written, tree.file, host) for host in others},
         say=tree.screen.line,
     )
+
+
+def reach_of_supervisor(config: Config, topology: Topology) -> Reach:
+    """How operators of this machine reach the supervisor."""
+    keys = config.security.keys
+    return Reach(
+        topology.address(Role.SUPERVISOR), str(Path(keys).absolute()) if keys is not None else None,
+        config.security.insecure,
+    )  # fmt: skip
 
 
 def what_to_run(config: Config, file: str, host: str) -> str:

@@ -47,6 +47,14 @@ def tcp_sockets(config: Config, processes: Sequence[Ends]) -> dict[str, str]:
     return found
 
 
+def supervisor_address(config: Config) -> str | None:
+    """Where the supervisor listens, if that is not in its run directory alone."""
+    pinned = config.pins.get(SUPERVISOR)
+    if pinned is None and len(config.hosts) > 1:
+        return _dealt(config, config.lead, [SUPERVISOR])[SUPERVISOR]
+    return pinned
+
+
 def _is_reached(socket: str, host: str, config: Config, processes: Sequence[Ends]) -> bool:
     """Whether anybody on another host connects to it. Each host connects to the supervisor."""
     if socket == SUPERVISOR:

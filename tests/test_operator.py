@@ -6,6 +6,7 @@ import pytest
 
 from actorlm import operator
 from actorlm.errors import ConfigError, Unavailable
+from actorlm.instance import Reach
 from actorlm.messages.actor import TreeState
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
@@ -39,7 +40,7 @@ def trees(monkeypatch, tmp_path):
 
 def test_the_only_tree_need_not_be_named(trees):
     [directory] = trees(1)
-    assert find_door(None) == Door(str(directory), f"ipc://{directory}/supervisor", directory)
+    assert find_door(None) == Door(str(directory), Reach(f"ipc://{directory}/supervisor"), directory)
 
 
 def test_none_and_several_are_errors_that_say_what_to_do(trees):
@@ -64,6 +65,40 @@ def test_a_tree_that_does_not_run(trees, which, why):
     trees(1)
     with pytest.raises(Unavailable, match=f"{why}.*; running: "):
         find_door(which)
+
+
+HOSTS = """
+[hosts.a]
+address = "127.0.0.1"
+[hosts.b]
+address = "127.0.0.2"
+[sockets]
+ports = "7300-7399"
+"""
+
+
+def test_a_tree_of_several_hosts_is_named_by_its_file(tmp_path, monkeypatch):
+    """Which says where its supervisor is; whoever asks may have keys of his own."""
+    file = tmp_path / "deployment.toml"
+    file.write_text(HOSTS)
+    assert find_door(str(file)) == Door(str(file), Reach("tcp://127.0.0.1:7300"))
+    monkeypatch.setenv("ACTORLM_KEYS", "/my/keys")
+    assert find_door(str(file)).reach == Reach("tcp://127.0.0.1:7300", "/my/keys")
+    file.write_text(HOSTS + 'supervisor = "tcp://127.0.0.1:7999"')
+    assert find_door(str(file)).reach.address == "tcp://127.0.0.1:7999"
+
+
+def test_a_tree_of_one_machine_that_is_named_by_its_file_is_found_by_its_port(trees, tmp_path):
+    _, second = trees(2)
+    file = tmp_path / "deployment.toml"
+    file.write_text("[http]\nport = 8001\n")
+    assert find_door(str(file)).directory == second
+
+
+async def test_a_tree_that_must_not_be_asked_is_no_obstacle(supervisor):
+    """One that leads beyond this machine without keys: why is said, and others are shown."""
+    said = await describe_tree(Door("far", Reach("tcp://192.0.2.1:7000")))
+    assert "leads beyond this machine and has no keys" in said
 
 
 class Supervisor:
@@ -103,7 +138,7 @@ async def supervisor(tmp_path, monkeypatch):
 
     def begin(*answers):
         begun.append(Supervisor(tmp_path, answers))
-        return begun[-1], Door("here", f"ipc://{tmp_path}/supervisor")
+        return begun[-1], Door("here", Reach(f"ipc://{tmp_path}/supervisor"))
 
     monkeypatch.setattr(operator, "PATIENCE_S", 0.5)
     monkeypatch.setattr(operator, "LOOK_S", 0.05)
@@ -122,9 +157,9 @@ async def test_a_description(supervisor):
 async def test_a_tree_that_does_not_answer(supervisor, tmp_path):
     _, door = supervisor()
     assert await describe_tree(door) == "no answer within 0.5 s"
-    assert await describe_tree(Door("gone", f"ipc://{tmp_path}/nowhere")) == "no answer within 0.5 s"
+    assert await describe_tree(Door("gone", Reach(f"ipc://{tmp_path}/nowhere"))) == "no answer within 0.5 s"
     with pytest.raises(Unavailable, match="gone: no answer within 0.5 s; nothing was ordered"):
-        await operator._order(Door("gone", f"ipc://{tmp_path}/nowhere"), StopTree(), print)
+        await operator._order(Door("gone", Reach(f"ipc://{tmp_path}/nowhere")), StopTree(), print)
 
 
 @pytest.mark.parametrize("status", [0, 1, 2])

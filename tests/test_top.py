@@ -4,11 +4,13 @@ import pytest
 from textual.widgets import DataTable, Static
 
 from actorlm import top
+from actorlm.instance import Reach
 from actorlm.messages.actor import TreeState
 from actorlm.messages.operator import ActorDescribed, TreeDescribed
 from actorlm.operator import Door
 
-DOOR = Door("here", "ipc:///nowhere/supervisor")
+NOWHERE = Reach("ipc:///nowhere/supervisor")
+DOOR = Door("here", NOWHERE)
 
 
 def _tree(*, running):
@@ -63,7 +65,7 @@ async def test_it_ends_with_the_tree(monkeypatch, tmp_path):
         return "no answer within 3 s"
 
     monkeypatch.setattr(top, "describe_tree", describe)
-    app = top.Top(Door("here", "ipc:///nowhere/supervisor", tmp_path / "gone"))
+    app = top.Top(Door("here", NOWHERE, tmp_path / "gone"))
     async with app.run_test() as pilot:
         await _until(pilot, lambda: app.return_code is not None)
     assert app.return_code == top.GONE_STATUS

@@ -69,6 +69,21 @@ def test_a_frontend_restarts_and_nobody_notices(start, home, frontends):
     assert tree.stop() == (0, {})
 
 
+@pytest.mark.parametrize("name", ["replica-0", "balancer", "detokenizer-0", "all"])
+def test_a_restart_breaks_no_stream(start, home, name):
+    """All say what they would have said, as if nothing had happened; also when all there is restarts, twice."""
+    tree = start(*NULL, "--null-step-ms", 20, "--max-restarts", 0, env=home)
+    expected = [stream.text for stream in running(tree, 4, max_tokens=200) if stream.join() == "done"]
+    streams = running(tree, 4, max_tokens=200)
+    for _ in range(1 if name == "all" else 2):
+        status, lines = order(tree, "restart", name, home=home)
+        assert (status, lines[-1]) == (DONE, "done"), lines
+    assert endings(streams) == ["done"] * 4
+    assert [stream.text for stream in streams] == expected
+    assert "lost" not in tree.log
+    assert tree.stop() == (0, {})
+
+
 def test_a_frontend_that_does_not_finish_in_time_is_cut_off_and_the_command_says_so(start, home):
     tree = start(*NULL, "--null-step-ms", 50, "--frontends", 2, env=home)
     streams = running(tree, 8)
