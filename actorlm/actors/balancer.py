@@ -298,7 +298,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
             self._reunion.engine_spoke(message.name)  # it was counted and will not come
             self._settle()
         elif self._roster.lost(message):
-            self._server.forget(message.name)
+            self._server.bury(message.name, message.incarnation)
             self._end_of(message.name, message.role, blames=not message.ordered)
 
     def _end_of(self, name: str, role: str, *, blames: bool) -> None:

@@ -169,7 +169,7 @@ class Detokenizer(Actor[Inbox | LinkEvent]):
 
     def _lose(self, message: PeerLost) -> None:
         if self._roster.lost(message):
-            self._server.forget(message.name)
+            self._server.bury(message.name, message.incarnation)
             self._end_of(message.name)
 
     def _end_of(self, frontend: str) -> None:

@@ -265,9 +265,12 @@ class EngineCore(Actor[Inbox | LinkEvent]):
             self._admit(message)
 
     def _announce(self) -> None:
-        """Says that this replica takes requests, once it can also deliver them, and what it has, once in a session."""
+        """Says that this replica takes requests, once it can also deliver some, and what it has, once in a session.
+
+        Requests whose detokenizer is not there yet wait for it; it may be on a host that is missing.
+        """
         session = self._balancer.welcome.session
-        if not self._loaded or not self._balancer.is_up or not all(port.was_opened for port in self._ports.values()):
+        if not self._loaded or not self._balancer.is_up or not any(port.was_opened for port in self._ports.values()):
             return
         if session != self._announced:
             self._announced, self._received = session, 0

@@ -57,7 +57,7 @@ class Peers:
         for member in self.members:
             self.say(member, lost)
         if self._roster.lost(lost):
-            self._server.forget(name)
+            self._server.bury(name, lost.incarnation)
 
     def forget(self, name: str) -> None:
         """Ends a session whose end nobody announces."""

@@ -158,6 +158,13 @@ class ServerHandshake:
         if peer is not None:
             del self._sessions[peer.session]
 
+    def bury(self, name: str, incarnation: int) -> None:
+        """Gives up a life of this name: it and earlier ones get no session any more, should they be alive after all."""
+        peer = self._peers.get(name)
+        if peer is not None and peer.incarnation <= incarnation:
+            self.forget(name)
+        self._remember(name, max(self._newest.get(name, 0), incarnation + 1))
+
     def _welcome(self, peer: Peer) -> Welcome:
         return Welcome(peer.session, self._one_way, self._topic)
 
@@ -176,8 +183,11 @@ class ServerHandshake:
             yield f"the name {hello.name} comes with a key of role {key_role}; a name begins with its role", ""
         if route != hello.identity.route:
             yield f"routing id {route!r} does not belong to {hello.name}", ""
-        if hello.incarnation < (newest := self._newest.get(hello.name, 0)):
-            yield f"a newer incarnation ({newest}) of {hello.name} has been here", ""
+        if hello.incarnation < (least := self._newest.get(hello.name, 0)):
+            yield (
+                f"a newer incarnation of {hello.name} has been here, or this one was given up; {least} is the least",
+                "",
+            )
         if hello.name not in self._peers and len(self._peers) >= MAX_PEERS:
             yield f"{MAX_PEERS} peers are here already", ""
 

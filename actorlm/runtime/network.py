@@ -36,6 +36,9 @@ class Server(Protocol):
     def forget(self, peer_name: str) -> None:
         """Ends the peer's session. If it is alive it joins again, with the next thing that it sends."""
 
+    def bury(self, peer_name: str, incarnation: int) -> None:
+        """Ends the peer's session for good: this life of it is refused from now on, if it is alive after all."""
+
 
 class Pusher(Protocol):
     """A one-way socket to a link's peer."""

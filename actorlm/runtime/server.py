@@ -76,6 +76,10 @@ class RouterServer:
         """See `network.Server`."""
         self._handshake.forget(peer_name)
 
+    def bury(self, peer_name: str, incarnation: int) -> None:
+        """See `network.Server`."""
+        self._handshake.bury(peer_name, incarnation)
+
     def close(self, flush_s: float) -> None:
         """Closes all sockets."""
         for socket in (self._router, *self._pulls.values()):

@@ -43,7 +43,7 @@ class FakeServer:
             raise self.broken[peer]
         self.sent.append((peer, message))
 
-    def forget(self, peer):
+    def bury(self, peer, incarnation):
         self.broken[peer] = PeerUnknown(peer)
 
     def take(self, kind):

@@ -90,7 +90,24 @@ def test_a_newer_incarnation_replaces_and_an_older_one_is_refused() -> None:
     serving = server()
     greet(serving, hello(incarnation=5))
     assert admitted(greet(serving, hello(incarnation=6))).is_new
-    assert "newer incarnation (6)" in refused(greet(serving, hello(incarnation=5))).reason
+    assert "newer incarnation" in refused(greet(serving, hello(incarnation=5))).reason
+
+
+def test_a_life_that_was_given_up_gets_no_session_any_more_and_the_next_one_does() -> None:
+    serving = server()
+    greet(serving, hello(incarnation=5))
+    serving.bury("client-0", 5)
+    assert serving.peers == {}
+    assert "this one was given up" in refused(greet(serving, hello(incarnation=5))).reason
+    assert admitted(greet(serving, hello(incarnation=6))).is_new
+
+
+def test_giving_up_a_life_leaves_its_successor_alone() -> None:
+    serving = server()
+    greet(serving, hello(incarnation=6))
+    serving.bury("client-0", 5)
+    assert set(serving.peers) == {"client-0"}
+    assert not admitted(greet(serving, hello(incarnation=6))).is_new
     assert serving.peer("client-0").incarnation == 6
 
 
