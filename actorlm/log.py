@@ -5,6 +5,7 @@ loggers of the standard library and its warnings, exceptions that nobody caught,
 """
 
 import contextlib
+import io
 import logging
 import os
 import socket
@@ -135,13 +136,14 @@ def _take_over_exceptions() -> None:
     threading.excepthook = uncaught_in_thread
 
 
-class Printed:
+class Printed(io.TextIOBase):
     """Stands for standard output or error: each line that is printed is logged."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
         self._begun = ""
 

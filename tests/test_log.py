@@ -72,6 +72,12 @@ def test_others_write_in_the_same_format():
         warnings.warn("old")
         print("printed", "twice")
         print("bar 1\\rbar 2", file=sys.stderr)
+        import click
+        click.echo("click", err=True)
+        try:
+            sys.stderr.fileno()
+        except OSError:
+            print("no descriptor")
         thread = threading.Thread(target=lambda: [][0])
         thread.start()
         thread.join()
@@ -84,10 +90,10 @@ def test_others_write_in_the_same_format():
     assert told[2] == "lost"
     assert "ZeroDivisionError" in events[2]["exception"]
     assert "UserWarning: old" in told[3]
-    assert told[4:7] == ["printed twice", "bar 1", "bar 2"]
-    assert [told[7], told[8]] == ["uncaught exception"] * 2
-    assert "IndexError" in events[7]["exception"]
-    assert "SystemError: last" in events[8]["exception"]
+    assert told[4:9] == ["printed twice", "bar 1", "bar 2", "click", "no descriptor"]
+    assert told[9:] == ["uncaught exception"] * 2
+    assert "IndexError" in events[9]["exception"]
+    assert "SystemError: last" in events[10]["exception"]
     assert all(line["actor"] == "engine-0" and line["pid"] for line in events)
 
 

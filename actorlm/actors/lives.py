@@ -83,6 +83,8 @@ class Lives:
             for sampled in gain.sampled:
                 if sampled.request.id in self._tokenless and sampled.token is not None:
                     self._begin(sampled.request, now)
+        if len(self._scheduler.requests) == len(self._lives):
+            return  # nobody has ended
         for sampled in gain.sampled:
             if sampled.finish:
                 self._end(sampled.request.id, sampled.finish.name.lower())
