@@ -14,7 +14,7 @@ from actorlm.topology import PlannedProcess, Role, Topology, crossings
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -78,7 +78,7 @@ def _planned_row(process: PlannedProcess) -> tuple[str, ...]:
 
 
 ACTOR_COLUMNS = (
-    "actor", "role", "pid", "state", "restarts", "mailbox", "memory, MiB", "up, s", "requests", "ranks", "host",
+    "actor", "role", "pid", "state", "restarts", "mailbox", "MiB", "up, s", "requests", "ranks", "host",
     "last death",
 )  # fmt: skip
 
@@ -91,6 +91,17 @@ def actor_cells(row: ActorDescribed) -> tuple[str, ...]:
         str(row.memory_mib), f"{row.uptime_s:.0f}", requests.get(Role(row.role), ""), row.ranks, row.host,
         row.last_death,
     )  # fmt: skip
+
+
+def _actors(tree: TreeDescribed) -> Table:
+    """What fits a narrow terminal: names tell roles, and hosts are named where there are several."""
+    apart = {"role", "last death"} | ({"host"} if len({row.host for row in tree.actors}) == 1 else set())
+    shown = [index for index, column in enumerate(ACTOR_COLUMNS) if column not in apart]
+    table = _table(*(ACTOR_COLUMNS[index] for index in shown))
+    for row in tree.actors:
+        cells = actor_cells(row)
+        table.add_row(*(cells[index] for index in shown))
+    return table
 
 
 def print_trees(trees: Sequence[tuple[Door, TreeDescribed | str]]) -> int:
@@ -107,8 +118,8 @@ def print_trees(trees: Sequence[tuple[Door, TreeDescribed | str]]) -> int:
         frontends = [row.name for row in tree.actors if row.role == Role.FRONTEND]
         if door.directory is not None:
             console.print(f"clients  {', '.join(f'ipc://{door.directory}/{name}' for name in frontends)}")
-        table = _table(*ACTOR_COLUMNS)
+        console.print(_actors(tree))
         for row in tree.actors:
-            table.add_row(*actor_cells(row))
-        console.print(table)
+            if row.last_death:
+                console.print(f"{row.name} has died, last: {row.last_death}")
     return int(all(isinstance(tree, str) for _, tree in trees))
