@@ -299,7 +299,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
             self._settle()
         elif self._roster.lost(message):
             self._server.bury(message.name, message.incarnation)
-            self._end_of(message.name, message.role, blames=not message.ordered)
+            self._end_of(message.name, message.role, blames=not message.excused)
 
     def _end_of(self, name: str, role: str, *, blames: bool) -> None:
         if role == Role.FRONTEND:

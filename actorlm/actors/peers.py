@@ -51,9 +51,9 @@ class Peers:
         except PeerFull:
             self._stuck(peer)
 
-    def announce_lost(self, name: str, role: str, ordered: bool = False) -> None:
-        """Tells all that a child is gone, and whether an operator ordered it; and forgets it."""
-        lost = PeerLost(name, role, self._roster.incarnation(name), ordered)
+    def announce_lost(self, name: str, role: str, excused: bool = False) -> None:
+        """Tells all that a child is gone, and whether that is excused; and forgets it."""
+        lost = PeerLost(name, role, self._roster.incarnation(name), excused)
         for member in self.members:
             self.say(member, lost)
         if self._roster.lost(lost):

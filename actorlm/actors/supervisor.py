@@ -206,7 +206,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
                 case EndChild():
                     self._end_child(effect.name)
                 case AnnounceLost():
-                    self._peers.announce_lost(effect.name, effect.role, effect.ordered)
+                    self._peers.announce_lost(effect.name, effect.role, effect.excused)
                 case TreeMoved():
                     self._moved(effect)
                 case LookAt():

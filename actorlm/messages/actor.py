@@ -31,13 +31,13 @@ class TreeChanged(Message):
 class PeerLost(Message):
     """An incarnation of an actor is gone for good. All that it owned is gone with it.
 
-    One that an operator had restarted is `ordered`: nothing that it worked on is to blame.
+    `excused` is one that an operator had restarted, or that ended with its host: nothing it worked on is to blame.
     """
 
     name: str
     role: str
     incarnation: int
-    ordered: bool = False
+    excused: bool = False
 
 
 class Drain(Message):

@@ -46,12 +46,12 @@ class EndChild:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceLost:
-    """Tell all others that this incarnation is gone, and whether an operator `ordered` it."""
+    """Tell all others that this incarnation is gone, and whether that is `excused`: ordered, or the loss of a host."""
 
     name: str
     role: str
     incarnation: int
-    ordered: bool = False
+    excused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,9 @@ class Supervision:
         self._watches.pop(name, None)
         if child.is_extra:
             del self.children[name]
-        ordered = child.group in self._ordered or child.is_extra
-        effects: list[Effect] = [AnnounceLost(name, child.role, child.incarnation, ordered), self._tree()]
+        lacks_host = any(other.host in self._absent for other in self.group(child.group))
+        excused = child.group in self._ordered or child.is_extra or lacks_host
+        effects: list[Effect] = [AnnounceLost(name, child.role, child.incarnation, excused), self._tree()]
         if child.is_extra:
             return effects
         if child.host in self._absent:

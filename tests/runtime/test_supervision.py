@@ -154,14 +154,14 @@ def test_an_ordered_restart_never_counts_and_says_so(tree):
     for now in (100.0, 101.0, 102.0, 103.0):
         assert tree.order("engine-0", now) == [EndChild("worker-0-0"), EndChild("engine-0")]
         effects = tree.exited("worker-0-0", "killed", now)
-        assert effects[0] == AnnounceLost("worker-0-0", "worker", tree.children["worker-0-0"].incarnation, ordered=True)
+        assert effects[0] == AnnounceLost("worker-0-0", "worker", tree.children["worker-0-0"].incarnation, excused=True)
         assert _kinds(effects, StartChild) == [], "its engine lives"
         started = _kinds(tree.exited("engine-0", "killed", now), StartChild)
         assert [effect.name for effect in started] == ["worker-0-0", "engine-0"], "without a pause"
         for effect in started:
             tree.ready(effect.name, effect.incarnation)
     effects = tree.exited("engine-0", "x", 104.0)
-    assert effects[0] == AnnounceLost("engine-0", "engine", 5, ordered=False), "this one was a death"
+    assert effects[0] == AnnounceLost("engine-0", "engine", 5, excused=False), "this one was a death"
     assert LookAt(104.1) in effects, "the first one"
 
 
@@ -184,7 +184,7 @@ def test_an_extra_child_is_no_part_of_the_whole(tree):
     tree.ready("balancer", 2)
     effects = tree.exited("balancer-1", "exited with status 0", 52.0)
     assert effects == [
-        AnnounceLost("balancer-1", "balancer", 1, ordered=True),
+        AnnounceLost("balancer-1", "balancer", 1, excused=True),
         TreeMoved(complete=True, serving=True, missing=()),
     ]
     assert "balancer-1" not in tree.children
@@ -308,7 +308,8 @@ def test_a_lost_host_takes_its_replicas_and_those_that_span_it_and_no_others(spr
     effects = spread.exited("engine-1", "gone", 2.0) + spread.exited("worker-2-1", "gone", 2.0)
     assert _kinds(effects, KillChild) == [KillChild("worker-2-0", "it restarts with worker-2-1", True)]
     assert _kinds(effects, TreeMoved)[-1].missing == ("engine-1", "worker-2-1")
-    spread.exited("worker-2-0", "killed", 2.0)
+    effects += spread.exited("worker-2-0", "killed", 2.0)
+    assert [effect.excused for effect in _kinds(effects, AnnounceLost)] == [True] * 3, "no request is to blame"
     assert _names(spread.look(1000.0)) == [], "they wait for the host"
     assert _names(spread.host_came("b", 1001.0)) == ["engine-1", "worker-2-0", "worker-2-1"]
     assert {child.incarnation for child in spread.children.values()} == {1, 2}
@@ -340,7 +341,7 @@ def test_a_host_that_is_told_to_leave_is_ordered_to(spread):
     spread.host_lost("b", ordered=True)
     assert _kinds(spread.exited("engine-1", "gone", 2.0), AnnounceLost) == [AnnounceLost("engine-1", "engine", 1, True)]
     spread.host_came("b", 3.0)
-    assert not _kinds(spread.exited("engine-1", "x", 4.0), AnnounceLost)[0].ordered
+    assert not _kinds(spread.exited("engine-1", "x", 4.0), AnnounceLost)[0].excused
 
 
 def test_a_host_lost_before_the_tree_was_ready_is_waited_for(spread):
