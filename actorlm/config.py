@@ -329,6 +329,10 @@ def runtime_directories() -> list[Path]:
     return [Path(directory) / name for directory in wanted if directory]
 
 
+SECRET_VARIABLES = frozenset({"ACTORLM_API_KEY", "ACTORLM_ADMIN_KEY"})
+"""What only the process that reads the options needs."""
+
+
 def environment() -> dict[str, str]:
     """The variables that may set options."""
     return {key: value for key, value in os.environ.items() if key.startswith("ACTORLM_")}

@@ -21,7 +21,7 @@ from actorlm.agreement import difference, facts
 from actorlm.api.keys import open_keys
 from actorlm.api.tls import Tls
 from actorlm.checkpoint.description import ModelDescription
-from actorlm.config import Config, HttpConfig
+from actorlm.config import SECRET_VARIABLES, Config, HttpConfig
 from actorlm.errors import ConfigError
 from actorlm.instance import Instance, Reach
 from actorlm.launch import MAILBOX_CAPACITY, Specification
@@ -286,7 +286,8 @@ def spawner(
 ) -> Spawn:
     """What starts the processes of this machine. Their lives begin by this clock, in nanoseconds."""
     processes = {process.name: process for process in (*topology.processes, *topology.spares)}
-    environment = child_environment(topology, os.environ)
+    inherited = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+    environment = child_environment(topology, inherited)
     keyless = msgspec.structs.replace(config, http=msgspec.structs.replace(config.http, api_key=None, admin_key=None))
     variables = {name: environment[name] for name in child_environment(topology, {})}
 

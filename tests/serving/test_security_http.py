@@ -203,6 +203,11 @@ def test_e15_the_key_is_in_no_log_and_no_answer(guarded):
         assert KEY not in guarded.client.get(path).text
     assert KEY not in guarded.log
     assert not any(KEY in title for title in guarded.processes().values())
+    for pid, title in guarded.processes().items():
+        if title != "actorlm supervisor":
+            environment = Path(f"/proc/{pid}/environ").read_text()
+            assert KEY not in environment
+            assert ADMIN_KEY not in environment
 
 
 @pytest.mark.parametrize("key", ["", " ", "\t\n", "sk with spaces", "sk-with-its-line\n", "schl\u00fcssel"])
