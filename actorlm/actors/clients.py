@@ -177,7 +177,9 @@ async def _relay(begun: Begun, number: int, outbox: Outbox) -> None:
             for delta in deltas:
                 begun.tally.add(delta)
                 outbox.add(number, delta)
-            await outbox.room()
+            while not outbox.has_room:
+                await outbox.progress()
+                begun.generation.read_on()
     finally:
         begun.generation.abort()
     usage = begun.tally.usage()

@@ -14,7 +14,7 @@ import structlog
 
 from actorlm.actors.attempts import NO_FLEET, Attempts
 from actorlm.actors.clients import Clients
-from actorlm.actors.generation import MAX_UNREAD_BYTES, NOWHERE, UNREAD_S, Choice, Generation
+from actorlm.actors.generation import MAX_UNREAD_BYTES, MOST_UNREAD_BYTES, NOWHERE, UNREAD_S, Choice, Generation
 from actorlm.actors.ledger import Ledger
 from actorlm.actors.membership import Membership
 from actorlm.actors.spans import NoSpans
@@ -286,8 +286,8 @@ class Frontend(Actor[Inbox | LinkEvent]):
     def _leave_behind(self, choice: Choice) -> None:
         """Its client hardly reads, and what waits for it has become too much."""
         error = Overloaded(
-            f"what was sent was not read within {UNREAD_S:g} s, and more than {MAX_UNREAD_BYTES} bytes wait behind it;"
-            " read faster, or ask for less"
+            f"what was sent was not read within {UNREAD_S:g} s while more than {MAX_UNREAD_BYTES} bytes waited behind"
+            f" it, or more than {MOST_UNREAD_BYTES} bytes wait; read faster, or ask for less"
         )
         log.warning("client left behind", request_id=choice.trace_id, reason=error.message)
         self._fail(choice.generation, error)

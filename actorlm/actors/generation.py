@@ -18,7 +18,9 @@ NOWHERE = -1
 
 MAX_UNREAD_BYTES = 2**20
 UNREAD_S = 5.0
-"""A reader that takes nothing for so long, while more than MAX_UNREAD_BYTES wait for it, is left behind."""
+"""A reader that reads nothing for so long, while more than MAX_UNREAD_BYTES wait for it, is left behind."""
+MOST_UNREAD_BYTES = 2**25
+"""So is one for which more than this waits, however steadily it reads."""
 
 
 class Phase(Enum):
@@ -107,10 +109,15 @@ class Generation:
         self._wake()
 
     def is_left_behind(self, now: float) -> bool:
-        """Whether too much waits, and the reader still has to do with what it took long before `now`."""
+        """Whether too much waits for a reader that is busy with what it took, and has not read on till `now`."""
         if self._unread_bytes <= MAX_UNREAD_BYTES or self._busy_since is None or not self._going_on:
             return False
-        return now - self._busy_since > UNREAD_S
+        return now - self._busy_since > UNREAD_S or self._unread_bytes > MOST_UNREAD_BYTES
+
+    def read_on(self) -> None:
+        """See `api.ports.Generation`."""
+        if self._busy_since is not None:
+            self._busy_since = time.monotonic()
 
     def fail(self, error: ActorlmError) -> list[Choice]:
         """Ends the request with an error, after what has come already; returns the choices that were still going on."""

@@ -1,11 +1,12 @@
 """What is on its way to one client: deltas gathered into one message a turn, and how much of it the client has read.
 
-At most about WINDOW messages are unread: then `room` keeps those who bring deltas waiting. A Ping that is answered says
-that everything before it was read, so one is sent with every few messages, and with every beat. Must not know:
-requests.
+At most about WINDOW messages of WINDOW_BYTES are unread: then there is no room, and those who bring deltas wait. A Ping
+that is answered says that everything before it was read, so one is sent with every few messages or bytes, and with
+every beat. Must not know: requests.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from actorlm.api.ports import ID_BYTES, Delta
@@ -17,6 +18,8 @@ from actorlm.wire import Message, int32, int64
 
 WINDOW = 1024
 PING_EVERY = 128
+WINDOW_BYTES = 2**23
+PING_BYTES = 2**20
 MAX_ROWS = 256
 
 _FINISH = {None: Finish.NOT_YET, "stop": Finish.STOP, "length": Finish.LENGTH}
@@ -35,8 +38,9 @@ class Outbox:
         self._sent = 0
         self._pinged = 0
         self._read = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._unread: deque[tuple[int, int]] = deque()
+        self._unread_bytes = self._bytes_since_ping = 0
+        self._progress = asyncio.Event()
         self.unanswered = 0
         """Beats since the client has answered a Ping."""
 
@@ -50,9 +54,14 @@ class Outbox:
         self._endings.append(ending)
         self._schedule()
 
-    async def room(self) -> None:
-        """Waits while the client has too much to read."""
-        await self._room.wait()
+    @property
+    def has_room(self) -> bool:
+        """Whether the client has little enough to read."""
+        return self._sent - self._read < WINDOW and self._unread_bytes < WINDOW_BYTES
+
+    async def progress(self) -> None:
+        """Waits until the client has read on."""
+        await self._progress.wait()
 
     def beat(self) -> None:
         """Asks whether the client reads."""
@@ -63,9 +72,14 @@ class Outbox:
         """The client has read the first `number` messages. Raises ProtocolError if that cannot be."""
         if not self._read <= number <= self._pinged:
             raise ProtocolError(f"a Pong of {number}; the last was {self._read}, the last Ping {self._pinged}")
-        self._read, self.unanswered = number, 0
-        if self._sent - self._read < WINDOW:
-            self._room.set()
+        self.unanswered = 0
+        if number == self._read:
+            return
+        self._read = number
+        while self._unread and self._unread[0][0] <= number:
+            self._unread_bytes -= self._unread.popleft()[1]
+        self._progress.set()
+        self._progress = asyncio.Event()
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -77,20 +91,23 @@ class Outbox:
         rows, self._rows = self._rows, []
         endings, self._endings = self._endings, []
         for start in range(0, len(rows), MAX_ROWS):
-            self._say(_columns(rows[start : start + MAX_ROWS]))
+            few = rows[start : start + MAX_ROWS]
+            self._say(_columns(few), sum(delta.size for _, delta in few))
         for ending in endings:
             self._say(ending)
 
-    def _say(self, message: Message) -> None:
+    def _say(self, message: Message, size: int = 0) -> None:
         self._send(message)
         self._sent += 1
-        if self._sent - self._pinged >= PING_EVERY:
+        if size:
+            self._unread.append((self._sent, size))
+        self._unread_bytes += size
+        self._bytes_since_ping += size
+        if self._sent - self._pinged >= PING_EVERY or self._bytes_since_ping >= PING_BYTES:
             self._ping()
-        if self._sent - self._read >= WINDOW:
-            self._room.clear()
 
     def _ping(self) -> None:
-        self._pinged = self._sent
+        self._pinged, self._bytes_since_ping = self._sent, 0
         self._send(Ping(self._sent))
 
 

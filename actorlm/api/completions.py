@@ -59,6 +59,9 @@ class NothingToGenerate:
             raise StopAsyncIteration
         return deltas
 
+    def read_on(self) -> None:
+        """Nobody waits for it."""
+
     def abort(self) -> None:
         """There is nothing to end."""
         self._deltas = None
@@ -75,6 +78,10 @@ class PromptAlone:
 
     async def __anext__(self) -> Sequence[Delta]:
         return [_of_prompt(delta) for delta in await anext(self._generation)]
+
+    def read_on(self) -> None:
+        """Passes on."""
+        self._generation.read_on()
 
     def abort(self) -> None:
         """Ends the generation."""

@@ -126,6 +126,9 @@ class Generation(Protocol):
     async def __anext__(self) -> Sequence[Delta]:
         """Waits for the next deltas; never empty."""
 
+    def read_on(self) -> None:
+        """A part of what was taken has been read by the client. Whoever takes much says so now and then."""
+
     def abort(self) -> None:
         """Ends every choice that goes on, and a waiting `__anext__`. Idempotent; also right after the end."""
 

@@ -29,6 +29,9 @@ from actorlm.logprobs import Scores, joined
 
 log = structlog.get_logger(__name__)
 
+PIECE_BYTES = 65_536
+"""What is sent at once of the events that have gathered for a slow reader."""
+
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -153,10 +156,15 @@ class Answer(ASGIResponse):
             events = b"".join([self._events(delta) for delta in deltas]) if deltas else COMMENT
             if not self._started:
                 await self._start(STREAM_HEADERS, send)
-            if events:
-                await send({"type": "http.response.body", "body": events, "more_body": True})
+            await self._send_pieces(events, send)
         if not self._gone:
             await send({"type": "http.response.body", "body": self._closing_events() + DONE, "more_body": False})
+
+    async def _send_pieces(self, events: bytes, send: Send) -> None:
+        """`send` waits while the client does not read, so that every piece tells of what has been read."""
+        for start in range(0, len(events), PIECE_BYTES):
+            await send({"type": "http.response.body", "body": events[start : start + PIECE_BYTES], "more_body": True})
+            self._generation.read_on()
 
     async def _start(self, headers: list[tuple[bytes, bytes]], send: Send) -> None:
         self._started = True

@@ -52,3 +52,24 @@ async def test_b24_time_alone_or_bytes_alone_leave_nobody_behind(memory_tree):
         await tree.until(lambda: not tree.frontend._open)
         assert len(ids + await ids_of(short)) == 300
         assert len(await ids_of(unread)) == 3000
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_b24_a_reader_that_reads_on_is_waited_for_up_to_a_bound(memory_tree, monkeypatch):
+    """What it has taken may take it long, as long as parts of it are read."""
+
+    async def read_slowly(generation):
+        async for _ in generation:
+            while True:
+                await asyncio.sleep(0.01)
+                generation.read_on()
+                if not tree.frontend._open:
+                    break
+
+    async with memory_tree() as tree:
+        steady = tree.submit([1], **ENDLESS)
+        await read_slowly(steady)
+        monkeypatch.setattr(generation_module, "MOST_UNREAD_BYTES", 4000)
+        with pytest.raises(Overloaded, match="or more than"):
+            await read_slowly(tree.submit([1], **ENDLESS))
+        await tree.settled()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from actorlm.actors.outbox import MAX_ROWS, PING_EVERY, WINDOW, Outbox
+from actorlm.actors.outbox import MAX_ROWS, PING_BYTES, PING_EVERY, WINDOW, WINDOW_BYTES, Outbox
 from actorlm.api.ports import Delta
 from actorlm.errors import ProtocolError
 from actorlm.messages.client import Ping, RequestCompleted, TextGenerated
@@ -74,13 +74,30 @@ async def test_pings_come_with_every_few_messages(outbox, sent):
 
 async def test_b24_a_client_that_does_not_read_keeps_its_requests_waiting(outbox, sent):
     await send(outbox, WINDOW - 1)
-    await asyncio.wait_for(outbox.room(), 1)
+    assert outbox.has_room
     await send(outbox, 1)
-    waiting = asyncio.ensure_future(outbox.room())
+    assert not outbox.has_room
+    waiting = asyncio.ensure_future(outbox.progress())
+    await turn()
+    outbox.pong(0)
     await turn()
     assert not waiting.done()
     outbox.pong(PING_EVERY)
     await asyncio.wait_for(waiting, 1)
+    assert outbox.has_room
+
+
+async def test_b24_what_is_unread_is_bounded_in_bytes_too(outbox, sent):
+    """Large messages are asked after sooner, so that there is room again as soon as they are read."""
+    for _ in range(WINDOW_BYTES // PING_BYTES):
+        assert outbox.has_room
+        outbox.add(1, delta("x" * PING_BYTES))
+        await turn()
+    assert not outbox.has_room
+    pings = [message.number for message in sent if isinstance(message, Ping)]
+    assert pings == list(range(1, WINDOW_BYTES // PING_BYTES + 1))
+    outbox.pong(1)
+    assert outbox.has_room
 
 
 async def test_beats_count_until_there_is_an_answer(outbox, sent):

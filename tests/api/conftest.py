@@ -33,7 +33,7 @@ class FakeGeneration:
     def __init__(self, backend: "FakeBackend", submissions: Sequence[Submission]) -> None:
         self.backend = backend
         self.submissions = submissions
-        self.steps = 0
+        self.steps = self.read_ons = 0
         self.aborted = asyncio.Event()
         self.finished: set[int] = set()
 
@@ -66,6 +66,9 @@ class FakeGeneration:
         scores = self.backend.scores(submission, step)
         cached, ids = self.backend.cached_tokens, int32([step + 1])
         return Delta(choice, words[step % len(words)], 1, finish, cached, ids, scores)
+
+    def read_on(self) -> None:
+        self.read_ons += 1
 
     def abort(self) -> None:
         self.aborted.set()

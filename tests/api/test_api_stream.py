@@ -170,6 +170,13 @@ async def test_b26_every_step_is_one_write_as_soon_as_it_is_there(address, backe
         assert await anext(pieces) == b"data: [DONE]\n\n"
 
 
+async def test_b24_much_is_sent_in_pieces_and_each_that_is_read_counts(client, backend):
+    backend.words = lambda _: ("x" * 200_000,)
+    events = parsed((await client.post("/v1/completions", json=text(stream=True))).text)
+    assert joined(events) == ["x" * 200_000]
+    assert backend.generations[0].read_ons == 4
+
+
 async def test_b33_generations_are_always_ended(client, backend):
     for fields in ({}, {"stream": True}):
         await client.post("/v1/chat/completions", json=chat(**fields))

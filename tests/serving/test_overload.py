@@ -109,6 +109,28 @@ async def test_the_client_over_zeromq_meets_the_same_limits(impatient_tree):
     tree.settled()
 
 
+def test_b25_a_stream_that_waits_in_the_queue_is_kept_alive(start):
+    """Headers at once, comments between events alone; and a wait that ends with an error says so in an event."""
+    tree = start(*NULL, "--max-num-seqs", 1, "--stream-keep-alive-s", 0.2, "--queue-timeout-s", 3)
+    [busy] = running(tree, 1, max_tokens=80)
+    served = Exchange(tree, COMPLETIONS, endless(tree, stream=True, max_tokens=3))
+    with closing(served):
+        assert served.response.status == 200
+        events = served.raw_events()
+        assert next(events) == b": keep-alive\n\n"
+        assert busy.ending == "running"
+        *_, done = events
+        assert done == b"data: [DONE]\n\n"
+    assert busy.join() == "done"
+    running(tree, 1)
+    late = Exchange(tree, COMPLETIONS, endless(tree, stream=True))
+    with closing(late):
+        *comments, error, done = late.raw_events()
+        assert set(comments) == {b": keep-alive\n\n"}
+        assert b'"code":"queue_timeout"' in error
+        assert done == b"data: [DONE]\n\n"
+
+
 # Limits of keys.
 
 
