@@ -54,22 +54,21 @@ async def test_b24_time_alone_or_bytes_alone_leave_nobody_behind(memory_tree):
         assert len(await ids_of(unread)) == 3000
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_b24_a_reader_that_reads_on_is_waited_for_up_to_a_bound(memory_tree, monkeypatch):
     """What it has taken may take it long, as long as parts of it are read."""
+    monkeypatch.setattr(generation_module, "MAX_UNREAD_BYTES", 2000)
+    monkeypatch.setattr(generation_module, "UNREAD_S", 1.0)
 
     async def read_slowly(generation):
         async for _ in generation:
-            while True:
+            while tree.frontend._open:
                 await asyncio.sleep(0.01)
                 generation.read_on()
-                if not tree.frontend._open:
-                    break
 
-    async with memory_tree() as tree:
-        steady = tree.submit([1], **ENDLESS)
-        await read_slowly(steady)
+    async with memory_tree(step_ms=1) as tree:
+        steady = {"max_tokens": 1500, "seed": 1}
+        await read_slowly(tree.submit([1], **steady))
         monkeypatch.setattr(generation_module, "MOST_UNREAD_BYTES", 4000)
         with pytest.raises(Overloaded, match="or more than"):
-            await read_slowly(tree.submit([1], **ENDLESS))
+            await read_slowly(tree.submit([1], **steady))
         await tree.settled()
