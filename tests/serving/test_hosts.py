@@ -5,7 +5,7 @@ import signal
 
 import httpx
 import pytest
-from tree import until
+from tree import in_parallel, until
 
 from actorlm import make_keys
 from actorlm.topology import Role
@@ -175,6 +175,33 @@ def test_a_host_may_have_replicas_and_no_http_and_another_http_alone(deployment,
     _ask_all(b)
     assert _status(a) == 0
     assert set(b.processes().values()) == {"actorlm host b", "actorlm frontend-0", "actorlm detokenizer-0"}
+
+
+def test_a_host_with_http_finishes_its_streams_before_it_leaves_and_holds_up_nobody_when_it_is_gone(deployment, up):
+    hosts = {"a": {"http": True}, "b": {"http": True, "devices": []}}
+    file = deployment(hosts, model={"model_impl": "null", "null_step_ms": 20.0})
+    a, b = up(file, "a"), up(file, "b", "--host", "127.0.0.2")
+    a.wait_ready()
+    b.client.base_url = f"http://127.0.0.2:{b.port}"
+    expected = a.streamed_text("hello", max_tokens=100, temperature=0)
+    (told,) = in_parallel([lambda: _told_to_leave(b)])
+    assert told == expected
+    assert b.wait() == 0
+    _wait_for(a, "lost host b: it was told to leave")
+    a.kill("engine-0")
+    _wait_for(a, "lost engine-0")
+    body = {"model": a.model, "prompt": "hello", "max_tokens": 4}
+    until(lambda: a.post("/v1/completions", body).status_code == 200, 20)
+
+
+def _told_to_leave(tree):
+    """A stream that has begun when its host is told to leave."""
+    text = ""
+    for event in tree.events("/v1/completions", {"prompt": "hello", "max_tokens": 100, "temperature": 0}):
+        if not text:
+            tree.process.send_signal(signal.SIGTERM)
+        text += event["choices"][0]["text"]
+    return text
 
 
 @pytest.mark.parametrize(
