@@ -45,12 +45,9 @@ def test_a_restart_breaks_no_stream(tree):
 
 
 def test_what_cannot_be_done_is_said(tree):
-    for path, status, code in (
-        ("restart/engine-7", 404, "actor_not_found"),
-        ("restart/nobody", 404, "actor_not_found"),
-    ):
-        answer = order(tree, path)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    for name in ("engine-7", "nobody"):
+        answer = order(tree, f"restart/{name}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "actor_not_found")
     assert order(tree, "drain", seconds="soon").status_code == 400
     tree.sentinel()
 
