@@ -5,6 +5,7 @@ A killed process is looked at just before: what it was doing is what is logged, 
 
 import asyncio
 import contextlib
+import signal
 import time
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -64,6 +65,7 @@ class Chaos:
         self._began = time.monotonic()
         self._last_strike = 0.0
         self._dead = 0
+        self._drains = False
         self._deaths = 0
         """Of replicas, since all streams last flowed."""
 
@@ -108,6 +110,24 @@ class Chaos:
         await asyncio.to_thread(self.tree.settled, 20)
         self.after = footprint(self.tree)
 
+    async def beside(self, other):
+        """All requests at once and something else with them; returns what came of that."""
+        async with asyncio.TaskGroup() as tasks:
+            await self._begin_streams(tasks)
+            return await other
+
+    async def drain(self, kills):
+        """The same while the tree drains: nothing begins, and what has begun is finished before the tree ends."""
+        async with asyncio.TaskGroup() as tasks:
+            await self._begin_streams(tasks)
+            self.tree.process.send_signal(signal.SIGTERM)
+            await self._until(self._log, lambda log: "draining for up to" in log, "it drains")
+            self._drains = True
+            for one in kills:
+                with contextlib.suppress(ProcessLookupError):
+                    await self._strike(one, await self._until(self._ready, bool, f"{one.victim} is ready", one.victim))
+                await asyncio.sleep(one.delay_s)
+
     async def _begin_streams(self, tasks):
         """Of all requests that are not under way; whole trees refuse nothing, and what is accepted is promised."""
         await self.whole()
@@ -151,6 +171,7 @@ class Chaos:
         self._deaths += is_ready and one.victim.startswith(REPLICA_ROLES)
         self._dead, self._last_strike = pid, time.monotonic()
         doing = "load" if not is_ready else "decode" if not waiting else "prefill" if _serves(states) else "waiting"
+        doing = "drain" if self._drains else doing
         at_s = self._last_strike - self._began
         self.killed.append(Killed(at_s, one.victim, pid, one.kind, one.phase, doing, waiting, active - waiting))
 
@@ -169,15 +190,18 @@ class Chaos:
     async def whole(self):
         """Until everybody is ready again, and the frontend knows."""
         await self._until(self._states, lambda found: found == {"ready"}, "all are ready")
-        await self._until(self._readiness, lambda status: status == "ready", "the frontend is ready")
+        await self._until(self._status, lambda status: status == "ready", "the frontend is ready")
 
     async def _states(self):
         """Of all actors; those that are struck and not yet found dead count as such."""
         dead = {one.pid for one in self.killed}
         return {"dead" if pid in dead else state for pid, state in (await self._eye.states()).values()}
 
-    async def _readiness(self):
+    async def _status(self):
         return (await asyncio.to_thread(self.tree.client.get, "/ready")).json().get("status")
+
+    async def _log(self):
+        return self.tree.log
 
     async def _until(self, find, is_enough, what, *arguments):
         """Waits for a value and returns it."""
