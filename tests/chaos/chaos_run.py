@@ -145,7 +145,7 @@ class Chaos:
 
     async def _meet(self, one, tasks):
         """Waits for the moment of a kill; returns the pid."""
-        if one.phase == "load":
+        if one.phase == "load" and len(self._active) >= FEW:
             pid = await self._until(self._successor, bool, f"{one.victim} starts again", one.victim)
         else:
             pid = await self._until(self._ready, bool, f"{one.victim} is ready", one.victim)

@@ -15,7 +15,7 @@ from tree import Tree
 
 pytestmark = [pytest.mark.serving]
 
-NULL = ("--model-impl", "null", "--null-step-ms", 10, "--max-num-batched-tokens", 128, "--executor", "broadcast")
+NULL = ("--model-impl", "null", "--null-step-ms", 20, "--max-num-batched-tokens", 128, "--executor", "broadcast")
 TINY = ("--dtype", "float32", "--max-num-batched-tokens", 512, "--executor", "broadcast")
 DELAYS_S = {"prefill": 0.15, "decode": 0.5, "load": 0.8}
 SLOW_DELAYS_S = {"prefill": 0.4, "decode": 1.0, "load": 5.0}
