@@ -2,11 +2,13 @@
 
 import os
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from streaming import Streaming, endings, running
-from tree import until
+from tree import ACTORLM, until
 
 pytestmark = [pytest.mark.serving]
 
@@ -59,6 +61,46 @@ def test_a04_no_orphan_survives_a_supervisor_that_is_killed_while_it_starts(star
     until(lambda: any(title in one for one in tree.processes().values()), 10, every=0.001)
     tree.process.kill()
     until(lambda: tree.processes() == {}, 10)
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.3, 1])
+def test_a04_no_orphan_survives_a_supervisor_that_is_killed_while_workers_import(start, tiny_llama, delay_s):
+    """A real model, whose workers import for seconds, in which they hear nothing."""
+    tree = start(tiny_llama, "--executor", "broadcast", "--dp", 2, ready=False)
+    until(lambda: "worker-0-0  start" in tree.log, 30, every=0.001)
+    time.sleep(delay_s)
+    tree.process.kill()
+    until(lambda: tree.processes() == {}, 10)
+
+
+def restarting(tree):
+    """A replica has died, and its successors import."""
+    tree.kill("engine-0")
+    until(lambda: any("actorlm.process worker-0-0" in title for title in tree.processes().values()), 10, every=0.001)
+
+
+def ordered(tree):
+    """An operator restarts the only frontend: a spare one imports."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = subprocess.Popen([ACTORLM, "restart", "frontend-0", str(tree.port)], **quiet)
+    until(lambda: any("actorlm.process frontend-1" in title for title in tree.processes().values()), 20, every=0.001)
+    return command
+
+
+def draining(tree):
+    running(tree, 2)
+    tree.process.send_signal(signal.SIGTERM)
+    until(lambda: "draining" in tree.log, 5)
+
+
+@pytest.mark.parametrize("moment", [restarting, ordered, draining], ids=lambda moment: moment.__name__)
+def test_a04_no_orphan_survives_a_supervisor_that_is_killed_at_work(start, moment):
+    tree = start(*MANY, "--null-step-ms", 20)
+    command = moment(tree)
+    tree.process.kill()
+    until(lambda: tree.processes() == {}, 10)
+    if command is not None:
+        assert command.wait(30) == 1, "who ordered is told"
 
 
 def test_a04_a_process_that_stands_still_does_not_survive_either(start):
