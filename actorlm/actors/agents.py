@@ -120,7 +120,8 @@ class Agents:
             return
         self._hosts.came(message.host, peer, message.who)
         self._order(peer, HostAdmitted(self._kv_cache_tokens, self._clock()))
-        self._tell.host_came(message.host)
+        if self._hosts.of(peer):  # it may be gone already
+            self._tell.host_came(message.host)
 
     def _reason_to_refuse(self, message: HostArrived) -> str:
         if message.host not in self._hosts:

@@ -117,6 +117,13 @@ def test_a25_a_second_agent_may_ask_again_until_the_first_is_lost(world):
     assert world.arrive("host-b-2") == [("host-b-2", HostAdmitted(160, 7))]
 
 
+def test_one_that_is_gone_before_it_is_admitted_has_not_come(world):
+    world.server.gone.add("host-b-1")
+    world.arrive()
+    assert [told[0] for told in world.watcher.told] == ["lost"]
+    assert world.agents.missing == ["b", "c"]
+
+
 async def test_a_process_is_started_signalled_and_ends_by_messages(world):
     world.arrive()
     process, ends = world.spawn()
