@@ -7,7 +7,8 @@ import pytest
 
 pytest.register_assert_rewrite("tree")
 
-from chaos_report import Report  # noqa: E402 - after what it imports is to be rewritten
+import tiny_llama  # noqa: E402 - see the next line
+from chaos_report import Report  # noqa: E402 - rewritten asserts tell what they compared
 
 REPORT = pytest.StashKey[Report]()
 
@@ -43,6 +44,8 @@ def home():
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory):
-    """A directory for models that tests write."""
-    return tmp_path_factory.mktemp("models")
+def tiny_model(tmp_path_factory):
+    """A Llama of noise, with room for long sequences and a template for conversations."""
+    model = tiny_llama.write(tmp_path_factory.mktemp("models") / "tiny", seed=5, max_position_embeddings=1024)
+    (model / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    return model

@@ -1,12 +1,12 @@
 """Whatever is killed behind the frontend at any moment, no stream breaks, and every answer is the undisturbed one.
 
-The short form makes 100 kills. TEST_CHAOS_SEED gives other ones; a failure shows the seed and the log.
+The short form makes 100 kills, the long one 1,000. TEST_CHAOS_SEED gives
+other ones; a failure shows the seed and the log.
 """
 
 import asyncio
 
 import pytest
-import tiny_llama
 from chaos_run import under_fire
 from chaos_streams import requests
 from chaos_tree import UNDER_FIRE, processes
@@ -39,10 +39,21 @@ def fire_at(arguments, asked, home, seed, kills, report, delays_s=DELAYS_S):
         report.add(seed, chaos)
         assert not chaos.differences(), "see the log of kills above"
         assert len(chaos.met) >= 0.8 * kills, "kills that meet no stream prove nothing"
+        assert flat(chaos), (chaos.before, chaos.after)
         assert tree.stop() == (0, {})
 
 
-NULL_SHAPES = {
+def flat(chaos):
+    """Whether those that have lived through all of it hold what they held."""
+    survivors = [name for name in chaos.before if name.startswith(("frontend", "supervisor"))]
+    gained = {
+        name: [after - before for before, after in zip(chaos.before[name], chaos.after[name], strict=True)]
+        for name in survivors
+    }
+    return all(memory < 16 * 1024 and descriptors < 8 for memory, descriptors in gained.values())
+
+
+SHAPES = {
     "dp1": (),
     "inline": ("--executor", "inline"),
     "dp2": ("--dp", 2, "--detokenizers", 2),
@@ -52,14 +63,39 @@ NULL_SHAPES = {
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("shape", NULL_SHAPES)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_null_model(shape, home, seed, report):
-    fire_at((*NULL, *NULL_SHAPES[shape]), requests(), home, f"null {shape} {seed}", 18, report)
+    fire_at((*NULL, *SHAPES[shape]), requests(), home, f"null {shape} {seed}", 18, report)
 
 
 @pytest.mark.timeout(900)
-def test_tiny_llama(models, home, seed, report):
+def test_tiny_llama(tiny_model, home, seed, report):
     """The arithmetic itself: logits that depend on every token before, scores to the last bit."""
-    model = tiny_llama.write(models / "tiny", seed=5, max_position_embeddings=1024)
-    (model / "chat_template.jinja").write_text("{{ messages[0].content }}!")
-    fire_at((model, *TINY, "--dp", 2), requests(), home, f"tiny dp2 {seed}", 10, report, SLOW_DELAYS_S)
+    fire_at((tiny_model, *TINY, "--dp", 2), requests(), home, f"tiny dp2 {seed}", 10, report, SLOW_DELAYS_S)
+
+
+# The long form: 1,000 kills.
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_null_model_for_long(shape, home, seed, report):
+    fire_at((*NULL, *SHAPES[shape]), requests(), home, f"null {shape} long {seed}", 150, report)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("shape", ["dp2", "tp2", "pp2"])
+def test_tiny_llama_for_long(shape, tiny_model, home, seed, report):
+    arguments = (tiny_model, *TINY, *SHAPES[shape])
+    fire_at(arguments, requests(), home, f"tiny {shape} long {seed}", 60, report, SLOW_DELAYS_S)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("shape", ["dp1", "dp2"])
+def test_smollm2_for_long(shape, home, seed, report):
+    """The real model, in float32 on the kernels whose rows do not depend on their batch."""
+    arguments = (*TINY, "--kv-cache-tokens", 32_768, *SHAPES[shape])
+    fire_at(arguments, requests(longest=60), home, f"smollm2 {shape} long {seed}", 35, report, SLOW_DELAYS_S)

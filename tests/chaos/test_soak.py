@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
-import tiny_llama
 from asking import address
 from chaos_streams import Stream, requests
 from chaos_tree import footprint
@@ -89,12 +88,10 @@ async def soak(trees):
     return rests, loads
 
 
-def test_nothing_grows(tmp_path, home):
-    model = tiny_llama.write(tmp_path / "tiny", seed=6, max_position_embeddings=1024)
-    (model / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+def test_nothing_grows(tiny_model, home):
     with (
         Tree(*NULL, env=home) as null,
-        Tree(model, "--dtype", "float32", *COMMON, env=home) as tiny,
+        Tree(tiny_model, "--dtype", "float32", *COMMON, env=home) as tiny,
     ):
         trees = [null.wait_ready(60), tiny.wait_ready(60)]
         rests, loads = asyncio.run(soak(trees))
