@@ -9,6 +9,7 @@ import json
 import random
 import re
 import time
+from itertools import takewhile
 
 from exchange import PATHS
 from tree import PATIENCE
@@ -164,9 +165,16 @@ def difference(calm, found):
     for index, one in calm["choices"].items():
         for name, value in one.items():
             if value != (other := found["choices"][index][name]):
-                at = next((at for at, pair in enumerate(zip(value, other)) if pair[0] != pair[1]), "the end")  # noqa: B905
-                return f"choice {index}: {name} differ from {at} on: {other!r:.300}, not {value!r:.300}"
+                return (
+                    f"choice {index}: {name} differ from {_first(value, other)} on: {other!r:.300}, not {value!r:.300}"
+                )
     return ""
+
+
+def _first(value, other):
+    """The first place in which two sequences differ."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(value or (), other or (), strict=False))
+    return sum(1 for _ in same)
 
 
 def _entries(logprobs):

@@ -50,10 +50,12 @@ class Assassin:
                     self.victims.append(pid)
 
 
-@pytest.mark.parametrize("shape", [(), ("--dp", 2)], ids=["dp1", "dp2"])
+@pytest.mark.parametrize(
+    "shape", [pytest.param((), id="dp1"), pytest.param(("--dp", 2), id="dp2", marks=pytest.mark.long)]
+)
 def test_poison_is_contained(shape, home):
     async def fire(tree):
-        async with under_fire(tree, requests(count=16, tokens=25)) as chaos:
+        async with under_fire(tree, requests(count=16, tokens=12)) as chaos:
             await chaos.learn()
             with Assassin(tree) as assassin:
                 answer = await chaos.beside(poison(tree))
