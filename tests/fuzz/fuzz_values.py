@@ -189,7 +189,7 @@ HEADERS = st.builds(
 )
 
 
-MUTANTS = 4
+MUTANTS = 9
 """Mutations of each message: what hypothesis draws takes a hundred times as long."""
 
 
