@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 
 import zmq
 
+from actorlm.errors import ConfigError
 from actorlm.runtime.codec import MAX_MESSAGE_BYTES
 from actorlm.runtime.curve import NO_KEYS, Gate, Security
 from actorlm.runtime.errors import AddressUnusable
@@ -92,10 +93,9 @@ class ZeroMQTransport:
         server_role: str,
     ) -> ReadingSocket:
         """See `transport.Transport`."""
-        socket = self._socket(zmq.DEALER, address)
+        socket = self._client(zmq.DEALER, address, server_role)
         socket.set(zmq.ROUTING_ID, route)
         socket.set(zmq.IMMEDIATE, 1)
-        self._security.secure_client(socket, address, server_role)
         monitor = Monitor(socket, address, connection, refusal)
         connect(socket, address)
         tally = self._tally("dealer", socket)
@@ -111,8 +111,7 @@ class ZeroMQTransport:
 
     def push(self, address: str, server_role: str = "") -> SendingSocket:
         """See `transport.Transport`."""
-        socket = self._socket(zmq.PUSH, address)
-        self._security.secure_client(socket, address, server_role)
+        socket = self._client(zmq.PUSH, address, server_role)
         connect(socket, address)
         return SendingSocket(socket, self._tally("push", socket), self._max_bytes)
 
@@ -122,12 +121,26 @@ class ZeroMQTransport:
 
     def _bind(self, kind: str, socket: PlainSocket, address: str, admits: Collection[str]) -> bool:
         """Binds; returns whether whoever connects needs a key."""
-        keys = self._security.keys_for(address)
+        try:
+            keys = self._security.keys_for(address)
+        except ConfigError:
+            socket.close()
+            raise
         if keys is not None:
             self._gate = self._gate or Gate(self._context, keys)
             self._gate.guard(socket, self._tallies.of(kind, address), admits)
         bind(socket, address)
         return keys is not None
+
+    def _client(self, kind: int, address: str, server_role: str) -> PlainSocket:
+        """Raises ConfigError for an address that needs keys which are not there; no socket is left then."""
+        socket = self._socket(kind, address)
+        try:
+            self._security.secure_client(socket, address, server_role)
+        except ConfigError:
+            socket.close()
+            raise
+        return socket
 
     def _socket(self, kind: int, address: str) -> PlainSocket:
         return open_socket(self._context, kind, address, self._high_water, self._max_bytes)
