@@ -13,7 +13,7 @@ from typing import NamedTuple
 import httpx
 from asking import address
 from chaos_streams import Stream, difference
-from chaos_tree import footprint, looking_at, processes
+from chaos_tree import door_of, footprint, processes, states
 from killing import kill
 from tree import PATIENCE
 
@@ -52,7 +52,7 @@ class Killed(NamedTuple):
 class Chaos:
     """One tree under fire. `killed` is the log, `streams` are all that were asked meanwhile; begun by `under_fire`."""
 
-    def __init__(self, tree, requests, ask, eye):
+    def __init__(self, tree, requests, ask):
         self.tree = tree
         self.requests = requests
         self.killed = []
@@ -60,7 +60,7 @@ class Chaos:
         self.before = {}
         self.after = {}
         self._ask = ask
-        self._eye = eye
+        self._door = door_of(tree)
         self._calm = {}
         self._began = time.monotonic()
         self._last_strike = 0.0
@@ -162,15 +162,15 @@ class Chaos:
         return victim.startswith(REPLICA_ROLES) and self._deaths >= SUSPICIOUS
 
     async def _strike(self, one, pid):
-        states = await self._eye.states()
-        is_ready = states.get(one.victim) == (pid, "ready")
+        found = await self._until(states, bool, "the supervisor answers", self._door)
+        is_ready = found.get(one.victim) == (pid, "ready")
         waiting, active = len(self._waiting), len(self._active)
         if is_ready and waiting and self._is_risky(one.victim):
             return
         kill(pid, one.kind)
         self._deaths += is_ready and one.victim.startswith(REPLICA_ROLES)
         self._dead, self._last_strike = pid, time.monotonic()
-        doing = "load" if not is_ready else "decode" if not waiting else "prefill" if _serves(states) else "waiting"
+        doing = "load" if not is_ready else "decode" if not waiting else "prefill" if _serves(found) else "waiting"
         doing = "drain" if self._drains else doing
         at_s = self._last_strike - self._began
         self.killed.append(Killed(at_s, one.victim, pid, one.kind, one.phase, doing, waiting, active - waiting))
@@ -184,7 +184,7 @@ class Chaos:
         return pid if pid != self._dead else 0
 
     async def _ready(self, victim):
-        pid, state = (await self._eye.states()).get(victim, (0, ""))
+        pid, state = (await states(self._door)).get(victim, (0, ""))
         return pid if state == "ready" and processes(self.tree).get(victim) == pid else 0
 
     async def whole(self):
@@ -195,7 +195,7 @@ class Chaos:
     async def _states(self):
         """Of all actors; those that are struck and not yet found dead count as such."""
         dead = {one.pid for one in self.killed}
-        return {"dead" if pid in dead else state for pid, state in (await self._eye.states()).values()}
+        return {"dead" if pid in dead else state for pid, state in (await states(self._door)).values()}
 
     async def _status(self):
         return (await asyncio.to_thread(self.tree.client.get, "/ready")).json().get("status")
@@ -234,11 +234,10 @@ async def under_fire(tree, requests):
     async with (
         httpx.AsyncClient(base_url=tree.url, timeout=None, limits=limits) as http,
         Client(address(tree)) as client,
-        looking_at(tree) as eye,
     ):
-        yield Chaos(tree, requests, lambda stream: stream.read(tree, http, client), eye)
+        yield Chaos(tree, requests, lambda stream: stream.read(tree, http, client))
 
 
-def _serves(states):
+def _serves(found):
     """Whether any replica is ready."""
-    return any(name.startswith("engine") and state == "ready" for name, (_, state) in states.items())
+    return any(name.startswith("engine") and state == "ready" for name, (_, state) in found.items())

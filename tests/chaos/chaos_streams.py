@@ -31,7 +31,7 @@ SORTS = (
     ("zmq", COMPLETIONS, {**GREEDY, "logprobs": 1}),
     ("zmq", CHAT, {**SEEDED, **PENALTIES, "n": 2}),
     ("http", COMPLETIONS, {**GREEDY, "stop": "?"}),
-    ("http", COMPLETIONS, {**SEEDED, "logprobs": 3, "echo": True, "min_tokens": 20, "ignore_eos": False}),
+    ("http", COMPLETIONS, {**SEEDED, "logprobs": 3, "echo": True, "min_tokens": 10, "ignore_eos": False}),
 )
 """How it is asked, where, and with which fields. The stop string is chosen for each, see `with_stop`."""
 
