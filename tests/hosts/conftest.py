@@ -1,6 +1,7 @@
 """Hosts that are network namespaces on a wire of ours. Needs root and TAP devices."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,8 @@ def _impossible():
         return "network namespaces need root"
     if not os.access("/dev/net/tun", os.W_OK):
         return "there is no /dev/net/tun"
-    probe = subprocess.run(["ip", "netns", "list"], capture_output=True, check=False)
-    return "there is no `ip netns`" if probe.returncode else ""
+    probe = shutil.which("ip") and subprocess.run(["ip", "netns", "list"], capture_output=True, check=False)
+    return "" if probe and not probe.returncode else "there is no `ip netns`"
 
 
 def pytest_collection_modifyitems(items):
