@@ -10,11 +10,10 @@ because it may be the cause: suspects run alone, one at a time, and one whose re
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from itertools import cycle
 
 import structlog
 
-from actorlm.actors.generation import Choice, Phase
+from actorlm.actors.generation import NOWHERE, Choice, Phase
 from actorlm.actors.membership import Membership
 from actorlm.actors.spans import NoSpans
 from actorlm.errors import ActorlmError, Poisoned
@@ -54,7 +53,7 @@ class Attempts:
         self._table = table
         self._balancer = balancer
         self._detokenizers = detokenizers
-        self._turns = cycle(detokenizers)
+        self._turn = -1
         self._membership = membership
         self._spans = spans
         self._fail = fail
@@ -155,7 +154,7 @@ class Attempts:
             log.warning("requests were interrupted", cause=cause, **outcomes)
 
     def _open_text(self, choice: Choice) -> None:
-        """Opens the text at the next detokenizer that takes it."""
+        """Opens the text where its last attempt was, which replaces that, or at the next detokenizer that takes it."""
         submission = choice.submission
         message = Open(
             request=choice.id,
@@ -170,12 +169,19 @@ class Attempts:
             trace_id=choice.trace_id,
             traced=self._spans.traced(choice),
         )
-        for _ in self._detokenizers:
-            choice.detokenizer = next(self._turns)
-            if self._tell(self._detokenizers[choice.detokenizer], message):
+        for index in self._in_turn(choice):
+            if self._tell(self._detokenizers[index], message):
+                choice.detokenizer = index
                 choice.phase = Phase.OPENING
                 return
         self._waiting[choice.id] = choice
+
+    def _in_turn(self, choice: Choice) -> list[int]:
+        """The detokenizers in the order in which they are tried."""
+        self._turn = (self._turn + 1) % len(self._detokenizers)
+        indexes = list(self._detokenizers)
+        others = indexes[self._turn :] + indexes[: self._turn]
+        return others if choice.detokenizer == NOWHERE else [choice.detokenizer, *others]
 
     def _generate(self, choice: Choice) -> None:
         """Asks for an engine, unless none would be found."""
