@@ -63,7 +63,8 @@ class Worker:
         self.doing = f"step {step.step}"
         for added in step.added:
             self._trace_ids[added.slot] = added.trace_id
-            log.debug("entered slot", request_id=added.trace_id, slot=added.slot, step=step.step)
+            if added.trace_id:  # nobody asks for those of a program of its own
+                log.debug("entered slot", request_id=added.trace_id, slot=added.slot, step=step.step)
         try:
             done = self._runner.execute(step)
         except Exception as error:

@@ -1,7 +1,7 @@
 """The line that tells of each HTTP request, where it is asked for."""
 
 import pytest
-from conftest import chat, make_client, text
+from fake_backend import chat, make_client, text
 from structlog.testing import capture_logs
 
 

@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from conftest import make_client
+from fake_backend import make_client
 
 from actorlm.api.app import create_app
 from actorlm.api.key_edit import add

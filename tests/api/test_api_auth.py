@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from conftest import chat, make_client, serving
+from fake_backend import chat, make_client, serving
 
 from actorlm.api.app import create_app
 from actorlm.config import HttpConfig

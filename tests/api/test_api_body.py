@@ -6,7 +6,7 @@ import json
 import httpx
 import msgspec
 import pytest
-from conftest import chat, make_client, serving, text
+from fake_backend import chat, make_client, serving, text
 
 from actorlm.api.app import create_app
 from actorlm.api.body import decode

@@ -1,7 +1,7 @@
 """Every bound of a request's fields: what is at it is taken, what is beyond is refused by name, with the bound."""
 
 import pytest
-from conftest import chat, text
+from fake_backend import chat, text
 
 from actorlm.api.schema import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS
 from actorlm.api.schema_chat import MAX_DOCUMENTS, MAX_MESSAGES, MAX_PARTS, MAX_TOOLS

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from conftest import BOS, CONTEXT, chat
+from fake_backend import BOS, CONTEXT, chat
 
 from actorlm.api.schema_chat import ChatCompletion
 from actorlm.errors import BadRequest, Overloaded, Unavailable

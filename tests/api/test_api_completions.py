@@ -4,7 +4,7 @@ import time
 
 import msgspec
 import pytest
-from conftest import BOS, CONTEXT, VOCAB_SIZE, chat, text
+from fake_backend import BOS, CONTEXT, VOCAB_SIZE, chat, text
 
 from actorlm.api.schema_completions import Completion
 

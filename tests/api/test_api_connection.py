@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from conftest import serving, text
+from fake_backend import serving, text
 
 from actorlm.api import connection
 from actorlm.api.app import create_app

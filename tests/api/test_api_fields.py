@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from conftest import chat, text
+from fake_backend import chat, text
 
 from actorlm.api.fields import CHAT, COMPLETION, Treatment, without_effect
 from actorlm.api.schema_chat import ChatCompletionRequest

@@ -5,7 +5,7 @@ import os
 from datetime import UTC, datetime
 
 import pytest
-from conftest import make_client, text
+from fake_backend import make_client, text
 from structlog.testing import capture_logs
 
 from actorlm.api import watch

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from conftest import BOS, chat, text
+from fake_backend import BOS, chat, text
 from test_api_stream import parsed
 
 from actorlm.api.schema_chat import ChatCompletion, ChatCompletionChunk

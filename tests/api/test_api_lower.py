@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from conftest import CONTEXT, VOCAB_SIZE, chat, text
+from fake_backend import CONTEXT, VOCAB_SIZE, chat, text
 
 from actorlm.api import lower
 from actorlm.api.lower_chat import conversation, max_completion_tokens, top_logprobs

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import make_client
+from fake_backend import make_client
 
 from actorlm.api.fields import CHAT, COMPLETION
 from actorlm.config import HttpConfig

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from conftest import chat, text
+from fake_backend import chat, text
 
 
 @pytest.mark.parametrize("given", ["same", "a.b_c-9", "x" * 128])

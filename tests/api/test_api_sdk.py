@@ -5,7 +5,7 @@ import time
 
 import openai
 import pytest
-from conftest import serving
+from fake_backend import serving
 
 from actorlm.api.app import create_app
 from actorlm.config import HttpConfig

@@ -11,7 +11,7 @@ import time
 from email.utils import parsedate_to_datetime
 
 import pytest
-from conftest import chat, serving, text
+from fake_backend import chat, serving, text
 
 from actorlm.api.app import create_app
 from actorlm.api.connection import MAX_HEAD_BYTES, LimitedProtocol

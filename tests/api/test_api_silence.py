@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 import pytest
-from conftest import chat, serving, text
+from fake_backend import chat, serving, text
 from openai import AsyncOpenAI
 from test_api_stream import joined, parsed, whole
 

@@ -1,7 +1,7 @@
 """Liveness, readiness, and what each state of the tree lets through."""
 
 import pytest
-from conftest import chat, make_client, text
+from fake_backend import chat, make_client, text
 
 from actorlm import __version__
 from actorlm.config import HttpConfig
@@ -11,6 +11,7 @@ EXPECTED = {
     TreeState.STARTING: (503, 503, 503, 503),
     TreeState.READY: (200, 200, 200, 200),
     TreeState.DEGRADED: (200, 200, 200, 200),
+    TreeState.LEAVING: (200, 503, 200, 200),
     TreeState.DRAINING: (200, 503, 200, 503),
     TreeState.UNAVAILABLE: (503, 503, 503, 503),
 }

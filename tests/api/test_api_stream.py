@@ -4,7 +4,7 @@ import json
 
 import httpx
 import pytest
-from conftest import chat, text
+from fake_backend import chat, text
 
 from actorlm.errors import Interrupted
 

@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 import trustme
-from conftest import chat, serving, text
 from cryptography.hazmat.primitives import serialization
+from fake_backend import chat, serving, text
 from structlog.testing import capture_logs
 
 from actorlm.api import tls_listener, watch

@@ -1,7 +1,7 @@
 """`/tokenize` and `/detokenize` as a client sees them."""
 
 import pytest
-from conftest import BOS, CONTEXT, VOCAB_SIZE
+from fake_backend import BOS, CONTEXT, VOCAB_SIZE
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
