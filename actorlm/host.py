@@ -25,7 +25,7 @@ from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.supervisor import HostArrived
-from actorlm.planning import check_security, find_model, kernels, plan_tree
+from actorlm.planning import find_model, kernels, plan_tree
 from actorlm.policies import HOST_SLACK_TICKS
 from actorlm.reach import resolved
 from actorlm.runtime.child import SUPERVISORS_SIGNALS
@@ -35,6 +35,7 @@ from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.screen import Screen, screen_for
+from actorlm.tcp_keys import check_security
 from actorlm.topology import Role, Topology
 from actorlm.up import check_addresses, check_files, listen, reach_of_supervisor, spawner, what_to_run
 

@@ -10,11 +10,10 @@ from actorlm.checkpoint.describe import describe
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.checkpoint.pull import Progress, pulled_path
 from actorlm.checkpoint.resolve import ResolvedModel, resolve
-from actorlm.config import Config, SecurityConfig
+from actorlm.config import Config
 from actorlm.errors import ModelError
 from actorlm.kernels.native import choose_level, describe_choice
-from actorlm.runtime.curve import Security
-from actorlm.topology import Role, Topology, plan
+from actorlm.topology import Topology, plan
 
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPIN_COUNT = "20000"
@@ -88,21 +87,3 @@ def plan_tree(config: Config, model: ModelDescription, directory: str, on: str =
     """The topology of this model on this machine, which is the host `on`, or any. Starts nothing."""
     free_bytes, cores = psutil.virtual_memory().available, len(os.sched_getaffinity(0))
     return plan(config, model, directory=directory, free_bytes=free_bytes, cores=cores, on=on)
-
-
-def check_security(config: SecurityConfig, topology: Topology, on: str = "") -> str:
-    """Checks that every TCP socket of the tree may be as it is, and that all keys that the host `on` needs are there.
-
-    Returns a warning, or nothing. Raises ConfigError naming the address, or the file, and the way out.
-    """
-    first = Role.SUPERVISOR if on == topology.lead else Role.HOST
-    for role in (first, *dict.fromkeys(process.role for process in topology.on_host(on))):
-        security = Security.of(config.keys, role, insecure=config.insecure)
-        for address in topology.tcp.values():
-            security.keys_for(address)
-    if not config.insecure:
-        return ""
-    among = next(iter(topology.tcp.values()), "TCP sockets")
-    return (
-        f"warning: --insecure (security.insecure): {among} and others need no keys; who reaches them controls the tree"
-    )

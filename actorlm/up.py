@@ -26,7 +26,7 @@ from actorlm.errors import ConfigError
 from actorlm.instance import Instance, Reach
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
-from actorlm.planning import check_security, child_environment, find_model, kernels, plan_tree
+from actorlm.planning import child_environment, find_model, kernels, plan_tree
 from actorlm.policies import HOST_SLACK_TICKS, spare_frontends, supervision
 from actorlm.reach import check_free, check_own, resolved
 from actorlm.recording.begin import check_directory
@@ -40,6 +40,7 @@ from actorlm.runtime.network import Server
 from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.screen import Screen, screen_for
+from actorlm.tcp_keys import check_security
 from actorlm.topology import PlannedProcess, Role, Topology, crossings
 from actorlm.tracing import check as check_traces
 

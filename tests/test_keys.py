@@ -14,11 +14,11 @@ from actorlm.errors import ConfigError, ProtocolError
 from actorlm.keys import LISTENING, KeyDirectory, KeyPair
 from actorlm.make_keys import add, make, share
 from actorlm.options import merge
-from actorlm.planning import check_security
 from actorlm.runtime.curve import Keyring, Security
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.zeromq import ZeroMQNetwork
+from actorlm.tcp_keys import check_security
 from actorlm.topology import PlannedProcess, Role, Topology
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

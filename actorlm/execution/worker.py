@@ -77,6 +77,8 @@ class Worker:
     def _tell_of_failure(self, step: RunStep, error: Exception) -> None:
         """Whose step it was: who receives the error knows no requests. It comes with its traceback there."""
         whose = [self._trace_ids.get(slot, "") for slot in read_int32(step.slots)]
+        if not any(whose):
+            return  # a program of its own knows, and its output is not ours
         log.error("step failed", step=step.step, request_ids=whose, error=f"{type(error).__name__}: {error}")
 
     def call(self, method: str, args: Sequence[Any]) -> Any:
