@@ -1,6 +1,7 @@
 """What an operator's command asks of running trees, and orders, over their control sockets."""
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,10 +13,11 @@ from actorlm.errors import ActorlmError, ConfigError, Unavailable
 from actorlm.instance import Reach, is_running, reach_of, running
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
-from actorlm.messages.supervisor import DescribeTree, Order
+from actorlm.messages.supervisor import DescribeTree, LastAnswerRead, Order
 from actorlm.options import merge
 from actorlm.reach import resolved
 from actorlm.runtime.curve import Security
+from actorlm.runtime.errors import NotDelivered
 from actorlm.runtime.events import LinkRefused, LinkUp
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
@@ -140,6 +142,7 @@ async def _order(door: Door, what: Order, say: Callable[[str], None]) -> int:
                     say(text)
                 case OrderEnded(status, text):
                     say(text)
+                    session.confirm()
                     return status
 
 
@@ -178,6 +181,11 @@ class _Session:
         while not self._link.is_up:
             await self._read()
         self._link.send(message)
+
+    def confirm(self) -> None:
+        """Says that the last answer was read; a supervisor that has ended meanwhile need not know."""
+        with contextlib.suppress(NotDelivered):
+            self._link.send(LastAnswerRead())
 
     async def next(self) -> Message:
         """The next answer. Raises Unavailable if the tree is gone without one."""

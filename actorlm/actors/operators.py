@@ -1,5 +1,7 @@
 """The operators of a supervisor: who they are, what they are told, and the table of actors that they see."""
 
+import asyncio
+import contextlib
 import time
 
 from actorlm.actors.peers import Peers
@@ -10,6 +12,8 @@ from actorlm.messages.operator import ActorDescribed, OrderEnded, OrderProgresse
 from actorlm.runtime.children import Child
 from actorlm.runtime.supervision import Supervision
 from actorlm.wire import Message
+
+UNTIL_READ_S = 2.0
 
 
 class Operators:
@@ -22,6 +26,9 @@ class Operators:
         self._model = model
         self._url = url
         self._here: set[str] = set()
+        self._unread: set[str] = set()
+        """Who has been told how the tree ended and has not said that it was read."""
+        self._read = asyncio.Event()
 
     def joined(self, operator: str) -> None:
         """An operator has a session."""
@@ -44,6 +51,23 @@ class Operators:
     def end(self, operator: str, status: int, text: str) -> None:
         """The end of an order."""
         self._say_last(operator, OrderEnded(status, text))
+
+    def end_with_tree(self, operator: str, status: int, text: str) -> None:
+        """The end of an order with the end of the tree. What is on its way when the supervisor ends may be lost."""
+        if self._peers.say(operator, OrderEnded(status, text)):
+            self._unread.add(operator)
+
+    def has_read(self, operator: str) -> None:
+        """An operator has read its last answer."""
+        self._unread.discard(operator)
+        if not self._unread:
+            self._read.set()
+
+    async def until_read(self) -> None:
+        """Waits for those who have been told of the tree's end, but not for long."""
+        if self._unread:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._read.wait(), UNTIL_READ_S)
 
     def _say_last(self, operator: str, message: Message) -> None:
         self._peers.say(operator, message)

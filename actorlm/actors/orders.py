@@ -58,7 +58,7 @@ class Orders:
     def ended(self) -> None:
         """The tree has ended; whoever wanted that is told how."""
         for operator, drain_s in self._awaiting:
-            self._operators.end(operator, *self._how_it_ended(drain_s))
+            self._operators.end_with_tree(operator, *self._how_it_ended(drain_s))
 
     def _how_it_ended(self, drain_s: float) -> tuple[int, str]:
         if self._ending.cause:

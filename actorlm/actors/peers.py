@@ -42,14 +42,16 @@ class Peers:
         members = set(self.members)
         return [name for name in self._roster.of_role(Role.FRONTEND) if name in members]
 
-    def say(self, peer: str, message: Message) -> None:
-        """Sends to a peer, which may be gone."""
+    def say(self, peer: str, message: Message) -> bool:
+        """Sends to a peer, which may be gone; returns whether it left."""
         try:
             self._server.send(peer, message)
         except PeerUnknown:
-            return
+            return False
         except PeerFull:
             self._stuck(peer)
+            return False
+        return True
 
     def announce_lost(self, name: str, role: str, excused: bool = False) -> None:
         """Tells all that a child is gone, and whether that is excused; and forgets it."""

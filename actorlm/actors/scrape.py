@@ -21,7 +21,7 @@ PATIENCE_S = 1.0
 class Scrapes:
     """The scrapes under way, by the token that the asking frontend chose."""
 
-    def __init__(self, say: Callable[[str, Message], None]) -> None:
+    def __init__(self, say: Callable[[str, Message], object]) -> None:
         self._say = say
         self._open: dict[int, tuple[str, set[str], list[MetricSample]]] = {}
 

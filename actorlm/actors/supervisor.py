@@ -32,6 +32,7 @@ from actorlm.messages.supervisor import (
     HostArrived,
     HostLeaving,
     Inbox,
+    LastAnswerRead,
     MetricsReported,
     PeerStuck,
     PhaseChanged,
@@ -149,6 +150,8 @@ class Supervisor(Actor[Inbox | LinkEvent]):
                 self._agents.receive(sender, message)
             case DescribeTree():
                 self._operators.describe(sender, self._state)
+            case LastAnswerRead():
+                self._operators.has_read(sender)
             case RestartActors() | DrainTree() | StopTree():
                 self._orders.receive(sender, message)
             case PeerJoined():
@@ -162,7 +165,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
         """Raises ProtocolError for what is not the sender's to say."""
         if isinstance(message, PeerJoined):
             return
-        if isinstance(message, DescribeTree | RestartActors | DrainTree | StopTree):
+        if isinstance(message, DescribeTree | LastAnswerRead | RestartActors | DrainTree | StopTree):
             self._operators.check(sender, message)
             return
         of_hosts = isinstance(message, FromHosts) or (isinstance(message, Heartbeat) and sender in self._agents)
@@ -378,4 +381,5 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             self._screen.line(f"draining for up to {drain_s:g} s; a second signal forces")
         await self._end.run(drain_s)
         self._orders.ended()
+        await self._operators.until_read()
         self.stop()

@@ -46,7 +46,10 @@ REFUSED_STATUS = 2
 
 
 class OrderEnded(Message):
-    """The last that is said of an order. `status` is the exit status of its command: 0 if it was done, 2 if refused."""
+    """The last that is said of an order. `status` is the exit status of its command: 0 if it was done, 2 if refused.
+
+    Of an order that ended the tree LastAnswerRead says that it was read.
+    """
 
     status: int
     text: str

@@ -138,9 +138,13 @@ class StopTree(Message):
     """An operator wants the tree to end at once. Answered by OrderProgressed, then OrderEnded."""
 
 
+class LastAnswerRead(Message):
+    """An operator has read OrderEnded: a supervisor that ends may go. What nobody has read is lost with it."""
+
+
 Order = RestartActors | DrainTree | StopTree
 """What changes something, and operators alone may say."""
 
 FromActors = ActorReady | PhaseChanged | Heartbeat | PeerStuck | Drained | ReadMetrics | MetricsReported
 
-Inbox = FromActors | FromHosts | DescribeTree | Order
+Inbox = FromActors | FromHosts | DescribeTree | LastAnswerRead | Order

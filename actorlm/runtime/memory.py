@@ -155,10 +155,6 @@ class Inlet:
         self._pipes.append(pipe)
         return pipe
 
-    def drain(self) -> None:
-        """Reads now what has arrived."""
-        self._reader.drain()
-
     def close(self) -> None:
         """Reads nothing from now on."""
         self._reader.close()
@@ -247,8 +243,6 @@ class DialledSocket:
             if pipe is not None:
                 pipe.ended = True
         self._bound = self._forth = self._back = None
-        if self._inlet is not None:
-            self._inlet.drain()
         self._connection(False)
 
     def send(self, header: Header, message: Message | None, _route: bytes = b"") -> None:
@@ -260,9 +254,9 @@ class DialledSocket:
 
     def close(self, _flush_s: float) -> None:
         """See `transport.Socket`."""
-        if self._inlet is not None:
-            self._inlet.close()
         if self._bound is not None:
             self._bound.cut(self._back)
         self.part()
+        if self._inlet is not None:
+            self._inlet.close()
         self._exchange.hang_up(self.address, self)

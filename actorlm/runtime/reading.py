@@ -50,30 +50,16 @@ class Reader:
     def turn(self) -> None:
         """Reads now."""
         self._scheduled = False
-        if self._use_budget():
-            self.schedule()
-
-    def drain(self) -> None:
-        """Reads now all that is there, as far as there is room for it."""
-        while self._use_budget():
-            pass
-
-    def _use_budget(self) -> bool:
-        """Whether there may be more when the budget is used up."""
         for _ in range(BUDGET):
             if self._closed:
-                return False
+                return
             if self._mailbox.pauses_ports:
-                self._pause()
-                return False
+                self._paused = True
+                self._watch(False)
+                return
             if not self._take_one():
-                return False
-        return True
-
-    def _pause(self) -> None:
-        if not self._paused:
-            self._paused = True
-            self._watch(False)
+                return
+        self.schedule()
 
     def _take_one(self) -> bool:
         try:

@@ -18,9 +18,7 @@ Receive = Callable[[bytes, Header, Body, str], None]
 "" where there are no keys. Raises what is to be counted."""
 
 Connection = Callable[[bool], None]
-"""Called with True when a dealer is connected, with False when it is not any more.
-
-What had arrived before a loss is handed over before the news of it, where there is room; what was to be sent is lost.
+"""Called with True when a dealer is connected, with False when it is not any more: what its queues held is lost.
 
 News of a connection may be late, news of a loss comes before `send` fails for it; never while `dial` makes the socket.
 """

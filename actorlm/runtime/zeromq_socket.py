@@ -7,7 +7,6 @@ it. While the mailbox is full the descriptor is not watched at all: it would sta
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -100,8 +99,6 @@ class ReadingSocket(SendingSocket):
         assert isinstance(descriptor, int)
         self._descriptor = descriptor
         self._reader = Reader(mailbox, tally, self._take, self._watch)
-        if monitor is not None:
-            monitor.before_loss = self._reader.drain
         self._watch(True)
         self._reader.schedule()  # what arrived before the descriptor was watched signals no more
 
@@ -167,8 +164,6 @@ class Monitor:
         self._events = socket.get_monitor_socket(TOLD)
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
-        self.before_loss: Callable[[], None] = _nothing
-        """Reads what has arrived: a server's last words come with the news that it is gone."""
         self._loop.add_reader(int(self._events.get(zmq.FD)), self.look)
         self.look()  # the descriptor signals nothing to a reader that has never found the socket empty
 
@@ -188,7 +183,6 @@ class Monitor:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._connection(True)
                 case zmq.EVENT_DISCONNECTED:
-                    self.before_loss()
                     self._connection(False)
                 case failed:
                     self._retry = self._loop.call_later(RETRY_S, self._connect_again)
@@ -204,10 +198,6 @@ class Monitor:
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disconnect(self._address)
         self._socket.connect(self._address)
-
-
-def _nothing() -> None:
-    """Nobody reads yet."""
 
 
 def _to(route: bytes) -> str:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import inspect
 
 from actorlm.messages.catalog import INBOXES, protocol
-from actorlm.messages.supervisor import DescribeTree, DrainTree, RestartActors, StopTree
+from actorlm.messages.supervisor import DescribeTree, DrainTree, LastAnswerRead, RestartActors, StopTree
 from actorlm.runtime.columns import column_of
 from actorlm.runtime.events import LinkUp
 from actorlm.runtime.identity import this_process
@@ -86,7 +86,7 @@ def variations(kind):
 
 KINDS = tuple({kind: None for inbox in INBOXES.values() for kind in get_args(inbox) or (inbox,)})
 
-OPERATORS = (DescribeTree, RestartActors, DrainTree, StopTree)
+OPERATORS = (DescribeTree, LastAnswerRead, RestartActors, DrainTree, StopTree)
 
 ANYTHING = Union[KINDS]  # noqa: UP007 - computed
 

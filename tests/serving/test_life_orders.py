@@ -65,7 +65,7 @@ def test_a_frontend_restarts_and_nobody_notices(start, home, frontends):
     assert {name for name in before if before[name] != after[name]} == {"frontend-0"}
     assert set(before) == set(after), "the spare one is gone"
     assert "lost" not in tree.log
-    assert rows(ps(home))["frontend-0"][3] == "2", "which are shown, and not counted as deaths"
+    assert rows(ps(home))["frontend-0"][2] == "2", "which are shown, and not counted as deaths"
     assert tree.stop() == (0, {})
 
 
@@ -240,7 +240,7 @@ def test_a_streams_new_request_waits_for_no_restart(start, home):
     waiter.start()
     until(lambda: "an operator restarts" in tree.log, 10)
     until(lambda: len([one for one in pids(tree) if one.startswith("frontend")]) == 2, 10)
-    until(lambda: rows(ps(home)).get("frontend-1", ["", "", ""])[2] == "ready", 20)
+    until(lambda: rows(ps(home)).get("frontend-1", ["", ""])[1] == "ready", 20)
     with httpx.Client(base_url=tree.url) as client:
         answer = client.post(PATHS[0], json={"model": "null", "prompt": "x", "max_tokens": 2}, timeout=10 * PATIENCE)
     assert answer.status_code == 200
