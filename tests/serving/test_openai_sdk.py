@@ -193,7 +193,7 @@ async def test_a_full_server_is_its_rate_limit_error(tree_of):
         answers = await asyncio.gather(*(client.completions.create(**ask) for _ in range(5)), return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, openai.RateLimitError)]
         assert 0 < len(refused) < 5
-        assert all(error.response.headers["retry-after"] == "1" for error in refused)
+        assert all(1 <= int(error.response.headers["retry-after"]) <= 30 for error in refused)
         patient = client.with_options(max_retries=8)
         answers = await asyncio.gather(*(patient.completions.create(**ask) for _ in range(5)))
         assert all(answer.usage.completion_tokens == 40 for answer in answers)

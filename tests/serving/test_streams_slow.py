@@ -51,7 +51,8 @@ class SlowReader:
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         while piece := self._sock.recv(1 << 20):
             self._read += piece
-        events = [line[6:] for line in self._read.split(b"\n") if line.startswith(b"data: ")]
+        _, _, chunks = self._read.partition(b"\r\n\r\n")
+        events = [line[6:] for line in _joined(chunks).split(b"\n") if line.startswith(b"data: ")]
         assert events.pop() == b"[DONE]"
         bodies = [json.loads(event) for event in events]
         error = bodies.pop()["error"] if "error" in bodies[-1] else None
@@ -60,6 +61,15 @@ class SlowReader:
 
     def close(self):
         self._sock.close()
+
+
+def _joined(chunks):
+    """What is in HTTP's chunks: an event may be cut anywhere."""
+    whole = b""
+    while chunks:
+        size, _, rest = chunks.partition(b"\r\n")
+        whole, chunks = whole + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    return whole
 
 
 class Watch(Beside):
