@@ -104,6 +104,8 @@ class Chaos:
         async with asyncio.TaskGroup() as tasks:
             for one in kills:
                 pid = await self._meet(one, tasks)
+                while not self._active:  # they have ended while its time came
+                    pid = await self._meet(one, tasks)
                 with contextlib.suppress(ProcessLookupError):
                     await self._strike(one, pid)
         await self.whole()
