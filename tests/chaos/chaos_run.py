@@ -105,7 +105,7 @@ class Chaos:
             for one in kills:
                 pid = await self._meet(one, tasks)
                 while not self._active:  # they have ended while its time came
-                    pid = await self._meet(one, tasks)
+                    pid = await self._meet(one._replace(delay_s=0.0), tasks)
                 with contextlib.suppress(ProcessLookupError):
                     await self._strike(one, pid)
         await self.whole()
