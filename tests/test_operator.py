@@ -10,7 +10,7 @@ from actorlm.instance import Reach
 from actorlm.messages.actor import TreeState
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
-from actorlm.messages.supervisor import DescribeTree, DrainTree, StopTree
+from actorlm.messages.supervisor import DescribeTree, DrainTree, LastAnswerRead, StopTree
 from actorlm.operator import Door, describe_tree, find_door
 from actorlm.runtime.events import PeerJoined
 from actorlm.runtime.identity import this_process
@@ -102,10 +102,11 @@ async def test_a_tree_that_must_not_be_asked_is_no_obstacle(supervisor):
 
 
 class Supervisor:
-    """Answers each message of an operator with what `answers` gives, and says nothing else."""
+    """Answers each question and order with what `answers` gives, and says nothing else."""
 
     def __init__(self, directory, answers):
-        self.answers, self.asked, self.was_asked = answers, [], asyncio.Event()
+        self.answers, self.asked = answers, []
+        self.was_asked, self.was_read = asyncio.Event(), asyncio.Event()
         self.network = ZeroMQNetwork(protocol())
         self.mailbox = Mailbox("supervisor", 100, Overflow.PAUSE)
         self.server = self.network.serve(
@@ -120,7 +121,9 @@ class Supervisor:
     async def _run(self):
         while True:
             for sender, message in await self.mailbox.drain():
-                if not isinstance(message, PeerJoined):
+                if isinstance(message, LastAnswerRead):
+                    self.was_read.set()
+                elif not isinstance(message, PeerJoined):
                     self.asked.append(message)
                     self.was_asked.set()
                     for answer in self.answers:
@@ -168,6 +171,7 @@ async def test_an_order_says_how_it_goes_and_ends_with_the_status_it_was_told(su
     said = []
     assert await operator._order(door, DrainTree(3.0), said.append) == status
     assert said == ["draining", "the end"]
+    await asyncio.wait_for(one.was_read.wait(), 5)
     assert one.asked == [DrainTree(3.0)]
 
 

@@ -126,6 +126,7 @@ class Rolling:
             return True
         clean = await self._retire(spare, drain_s, tell)
         self._perform([EndChild(spare.name)])
+        await _until(lambda: spare.name not in self._supervision.children)
         return clean
 
     async def _retire(self, frontend: Child, drain_s: float, tell: Tell) -> bool:

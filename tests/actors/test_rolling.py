@@ -19,7 +19,7 @@ LIMITS = Limits(Intensity(3, 60.0, 0.0), Patience(1.0, 10, 30), start_timeout_s=
 class World:
     """A supervision whose children start and end at once, and say nothing wrong. `log` is what happened, in order.
 
-    `mute` children never get ready; `busy` frontends never drain.
+    `mute` children never get ready; `busy` frontends never drain; `slow` children do not end when they are told to.
     """
 
     def __init__(self, frontends=1):
@@ -36,7 +36,7 @@ class World:
         ]
         self.supervision = Supervision([one for one in children if one.name != f"frontend-{frontends}"], LIMITS)
         self.rolling = Rolling(self.supervision, self, perform=self.perform, spare=self.spare)
-        self.log, self.told, self.mute, self.busy, self.fail = [], [], set(), set(), set()
+        self.log, self.told, self.mute, self.busy, self.slow, self.fail = [], [], set(), set(), set(), set()
         self.perform(self.supervision.start(time.monotonic()))
         self.log.clear()
 
@@ -62,7 +62,11 @@ class World:
                         self.perform(self.supervision.ready(effect.name, effect.incarnation))
                 case EndChild():
                     self.log.append(f"end {effect.name}")
-                    self.perform(self.supervision.exited(effect.name, "killed", time.monotonic()))
+                    if effect.name not in self.slow:
+                        self.end(effect.name)
+
+    def end(self, name):
+        self.perform(self.supervision.exited(name, "killed", time.monotonic()))
 
     async def restart(self, what, drain_s=0.05):
         return await self.rolling.run(self.rolling.groups(what), drain_s, self.told.append)
@@ -142,6 +146,17 @@ async def test_what_does_not_come_back_ends_the_restart_with_its_cause():
     with pytest.raises(RestartFailed, match="detokenizer-0 did not come back: no such file"):
         await world.restart("all")
     assert "end balancer" not in world.log, "what was not restarted yet is left as it is"
+
+
+async def test_a_restart_is_done_when_the_spare_is_gone():
+    world = World()
+    world.slow.add("frontend-9")
+    restart = asyncio.ensure_future(world.restart("frontend-0"))
+    await asyncio.sleep(0.1)
+    assert world.log[-1] == "end frontend-9"
+    assert not restart.done()
+    world.end("frontend-9")
+    assert await asyncio.wait_for(restart, 5)
 
 
 async def test_a_spare_that_does_not_start_ends_the_restart_before_anything_ends():
