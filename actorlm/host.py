@@ -18,51 +18,44 @@ import msgspec
 from actorlm.actors.ending import FORCED_STATUS, INTERRUPTED_STATUS
 from actorlm.actors.host_agent import HostAgent, Outcome, Spawn
 from actorlm.agreement import facts
-from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
 from actorlm.errors import PeerMissing
-from actorlm.instance import Instance
 from actorlm.launch import MAILBOX_CAPACITY
 from actorlm.messages.catalog import INBOXES, protocol
 from actorlm.messages.supervisor import HostArrived
-from actorlm.planning import find_model, kernels, plan_tree
+from actorlm.planning import plan_tree
 from actorlm.policies import HOST_SLACK_TICKS
-from actorlm.reach import resolved
 from actorlm.runtime.child import SUPERVISORS_SIGNALS
 from actorlm.runtime.curve import Security
 from actorlm.runtime.identity import this_process
 from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
-from actorlm.screen import Screen, screen_for
+from actorlm.start import Start, started
 from actorlm.tcp_keys import check_security
 from actorlm.topology import Role, Topology
-from actorlm.up import check_addresses, check_files, listen, reach_of_supervisor, spawner, what_to_run
+from actorlm.up import check_addresses, reach_of_supervisor, spawner, what_to_run
 
 REMIND_S = 10.0
 
 
 class _Host(NamedTuple):
-    """All that an agent is made of. `written` are the options before names became addresses."""
+    """All that an agent is made of."""
 
     name: str
-    config: Config
-    written: Config
+    start: Start
     file: str
-    model: ModelDescription
     topology: Topology
-    listener: socket.socket | None
-    screen: Screen
 
     def spawner(self, kv_cache_tokens: int, clock: Callable[[], int]) -> Spawn:
         """What starts processes here, for the KV cache that the lead has planned and by its clock."""
         topology = msgspec.structs.replace(self.topology, kv_cache_tokens=kv_cache_tokens)
-        return spawner(self.config, self.model, topology, self.listener, {}, None, clock)
+        return spawner(self.start.config, self.start.model, topology, self.start.listener, {}, None, clock)
 
     def arrival(self) -> HostArrived:
         """What the lead is told."""
-        who = f"pid {os.getpid()} on {socket.gethostname()} ({self.config.hosts[self.name].address})"
-        return HostArrived(self.name, who, facts(self.written, self.model), self.topology.kv_cache_tokens)
+        who = f"pid {os.getpid()} on {socket.gethostname()} ({self.start.config.hosts[self.name].address})"
+        return HostArrived(self.name, who, facts(self.start.written, self.start.model), self.topology.kv_cache_tokens)
 
 
 def run_host(config: Config, name: str, file: str) -> int:
@@ -70,28 +63,14 @@ def run_host(config: Config, name: str, file: str) -> int:
 
     Raises ActorlmError for what never started, if the lead refuses this host, and if there is no lead.
     """
-    screen = screen_for(config.observability.log_format)
-    check_files(config.http)
-    written, config = config, resolved(config, name)
-    listener = listen(config) if config.has_http(name) else None
-    try:
-        model = find_model(config, screen.bar)
-        screen.line(f"{'kernels':>14}  {kernels(config)}")
-        signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)  # until the directory is sure to go
-        instance = Instance.create()
-        try:
-            topology = plan_tree(config, model, str(instance.directory), name)
-            check_addresses(config, topology, name)
-            if warning := check_security(config.security, topology, name):
-                screen.line(warning, "warning")
-            instance.publish(reach_of_supervisor(config, topology))
-            return _serve(_Host(name, config, written, file, model, topology, listener, screen))
-        finally:
-            instance.close()
-    finally:
-        screen.close()
-        if listener is not None:
-            listener.close()
+    with started(config, name) as start:
+        config = start.config
+        topology = plan_tree(config, start.model, str(start.instance.directory), name)
+        check_addresses(config, topology, name)
+        if warning := check_security(config.security, topology, name):
+            start.screen.line(warning, "warning")
+        start.instance.publish(reach_of_supervisor(config, topology))
+        return _serve(_Host(name, start, file, topology))
 
 
 def _serve(host: _Host) -> int:
@@ -109,9 +88,9 @@ class _Lives:
         self._agent: HostAgent | None = None
         self._signalled = 0
         self._lead_seen_at = time.monotonic()
-        self._patience_s = host.config.supervision.start_timeout_s
+        self._patience_s = host.start.config.supervision.start_timeout_s
         lead = host.topology.lead
-        self._lead = f"host {lead}, {what_to_run(host.written, host.file, lead)}"
+        self._lead = f"host {lead}, {what_to_run(host.start.written, host.file, lead)}"
 
     async def run(self) -> int:
         """The exit status, once the host has been told to end. Raises PeerMissing if there is no lead."""
@@ -133,7 +112,7 @@ class _Lives:
 
     async def _live(self) -> Outcome:
         """One life."""
-        host, config = self._host, self._host.config
+        host, config = self._host, self._host.start.config
         name = f"{Role.HOST}-{host.name}-{secrets.token_hex(4)}"
         mailbox: Mailbox[Any] = Mailbox(name, MAILBOX_CAPACITY, Overflow.PAUSE)
         security = Security.of(config.security.keys, Role.HOST, insecure=config.security.insecure)
@@ -154,7 +133,7 @@ class _Lives:
             spawner=host.spawner,
             pulse=pulse,
             silence_beats=pulse.beats + HOST_SLACK_TICKS,
-            say=host.screen.line,
+            say=host.start.screen.line,
             drain_timeout_s=config.supervision.drain_timeout_s,
             patience_s=self._lead_seen_at + self._patience_s - time.monotonic(),
         )
@@ -180,4 +159,4 @@ class _Lives:
         while True:
             await asyncio.sleep(REMIND_S)
             if self._agent is not None and not self._agent.is_admitted:
-                self._host.screen.line(f"waiting for the lead, {self._lead}")
+                self._host.start.screen.line(f"waiting for the lead, {self._lead}")

@@ -1,7 +1,4 @@
-"""`actorlm up`: find the model, plan the tree, check what can be checked before anything starts, then supervise.
-
-What can be wrong with options, model, port and memory is found here, in seconds, in the supervisor's process.
-"""
+"""`actorlm up` on the host that leads: plans the tree, checks what can be checked before it starts, then supervises."""
 
 import contextlib
 import os
@@ -18,18 +15,15 @@ from actorlm.actors.agents import Agents
 from actorlm.actors.ending import INTERRUPTED_STATUS
 from actorlm.actors.supervisor import Supervisor
 from actorlm.agreement import difference, facts
-from actorlm.api.keys import open_keys
-from actorlm.api.tls import Tls
 from actorlm.checkpoint.description import ModelDescription
-from actorlm.config import SECRET_VARIABLES, Config, HttpConfig
+from actorlm.config import SECRET_VARIABLES, Config
 from actorlm.errors import ConfigError
-from actorlm.instance import Instance, Reach
+from actorlm.instance import Reach
 from actorlm.launch import MAILBOX_CAPACITY, Specification
 from actorlm.messages.catalog import INBOXES, protocol
-from actorlm.planning import child_environment, find_model, kernels, plan_tree
+from actorlm.planning import child_environment, plan_tree
 from actorlm.policies import HOST_SLACK_TICKS, spare_frontends, supervision
-from actorlm.reach import check_free, check_own, resolved
-from actorlm.recording.begin import check_directory
+from actorlm.reach import check_free, check_own
 from actorlm.runtime.child import SUPERVISORS_SIGNALS, ChildProcess, SupervisedProcess
 from actorlm.runtime.curve import Security
 from actorlm.runtime.hosts import Hosts
@@ -39,12 +33,10 @@ from actorlm.runtime.mailbox import Mailbox, Overflow
 from actorlm.runtime.network import Server
 from actorlm.runtime.pulse import Pulse
 from actorlm.runtime.zeromq import ZeroMQNetwork
-from actorlm.screen import Screen, screen_for
+from actorlm.screen import Screen
+from actorlm.start import Start, started, url
 from actorlm.tcp_keys import check_security
 from actorlm.topology import PlannedProcess, Role, Topology, crossings
-from actorlm.tracing import check as check_traces
-
-BACKLOG = 2048
 
 Spawn = Callable[[str, int], SupervisedProcess]
 """Starts an actor's process by its name and incarnation."""
@@ -71,36 +63,19 @@ def run_tree(
     `launched` waits for the processes that a launcher has started, and returns them by their rank. Processes of hosts
     other than the lead are started there; `file` is the name by which that is asked for.
     """
-    screen = screen_for(config.observability.log_format)
-    check_files(config.http)
-    written, config = config, resolved(config, config.lead)
-    listener = listen(config) if config.has_http(config.lead) else None
-    try:
-        check_traces(config.observability)
-        if config.observability.record_dir is not None:
-            check_directory(config.observability.record_dir)
-        model = find_model(config, screen.bar)
-        screen.line(f"{'kernels':>14}  {kernels(config)}")
-        signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)  # until the directory is sure to go
-        instance = Instance.create()
-        try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
-            topology = plan_tree(config, model, str(instance.directory), config.lead)
-            check_addresses(config, topology, config.lead)
-            instance.publish(reach_of_supervisor(config, topology))
-            _warn(topology, model, screen)
-            if warning := check_security(config.security, topology, config.lead):
-                screen.line(warning, "warning")
-            with _placed(config, topology) as start_worker:
-                clock = steady_clock(time.time_ns())
-                spawn = spawner(config, model, topology, listener, launched(), start_worker, clock)
-                return _supervise(_Tree(config, written, file, model, topology, listener, screen, spawn, clock))
-        finally:
-            instance.close()
-    finally:
-        screen.close()
-        if listener is not None:
-            listener.close()
+    with started(config, config.lead) as start:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISORS_SIGNALS)
+        config, model, screen = start.config, start.model, start.screen
+        topology = plan_tree(config, model, str(start.instance.directory), config.lead)
+        check_addresses(config, topology, config.lead)
+        start.instance.publish(reach_of_supervisor(config, topology))
+        _warn(topology, model, screen)
+        if warning := check_security(config.security, topology, config.lead):
+            screen.line(warning, "warning")
+        with _placed(config, topology) as start_worker:
+            clock = steady_clock(time.time_ns())
+            spawn = spawner(config, model, topology, start.listener, launched(), start_worker, clock)
+            return _supervise(_Tree(start, file, topology, spawn, clock))
 
 
 def check_addresses(config: Config, topology: Topology, on: str) -> None:
@@ -135,56 +110,23 @@ def _warn(topology: Topology, model: ModelDescription, screen: Screen) -> None:
         )
 
 
-def check_files(http: HttpConfig) -> None:
-    """Reads what frontends will read. Raises ConfigError for what they could not use."""
-    open_keys(http)
-    Tls.of(http)
-
-
-def listen(config: Config) -> socket.socket:
-    """The HTTP socket, held by the supervisor so that frontends share it and a restart refuses nobody."""
-    host, port = config.http.host, config.http.port
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {url(config.http, port)}: {error.strerror or error}; choose another --host or --port"
-        ) from None
-    sock.setblocking(False)
-    return sock
-
-
-def url(http: HttpConfig, port: int, host: str = "") -> str:
-    """The service's address as a URL, on the host of these options or another one."""
-    scheme, host = "http" if http.tls_certificate is None else "https", host or http.host
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
 class _Tree(NamedTuple):
-    """All that a supervisor is made of. `written` are the options before names became addresses."""
+    """All that a supervisor is made of."""
 
-    config: Config
-    written: Config
+    start: Start
     file: str
-    model: ModelDescription
     topology: Topology
-    listener: socket.socket | None
-    screen: Screen
     spawn: Spawn
     clock: Callable[[], int]
 
     @property
     def url(self) -> str:
         """Of the lead's frontends, or of those of the first host that has any."""
-        http = self.config.http
-        if self.listener is not None:
-            return url(http, self.listener.getsockname()[1])
+        config, listener = self.start.config, self.start.listener
+        if listener is not None:
+            return url(config.http, listener.getsockname()[1])
         first = self.topology.of_role(Role.FRONTEND)[0].host
-        return url(http, http.port, self.config.hosts[first].address)
+        return url(config.http, config.http.port, config.hosts[first].address)
 
 
 def _supervise(tree: _Tree) -> int:
@@ -195,12 +137,12 @@ def _supervise(tree: _Tree) -> int:
     for number in SUPERVISORS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # there is nothing left that it could stop
     if supervisor.cause:
-        tree.screen.line(f"actorlm: {supervisor.cause.splitlines()[0]}", "error")
+        tree.start.screen.line(f"actorlm: {supervisor.cause.splitlines()[0]}", "error")
     return supervisor.status
 
 
 async def _run(tree: _Tree) -> Supervisor:
-    config, topology = tree.config, tree.topology
+    start, config, topology = tree.start, tree.start.config, tree.topology
     mailbox: Mailbox[Any] = Mailbox(Role.SUPERVISOR, MAILBOX_CAPACITY, Overflow.PAUSE)
     security = Security.of(config.security.keys, Role.SUPERVISOR, insecure=config.security.insecure)
     network = ZeroMQNetwork(protocol(), high_water=MAILBOX_CAPACITY, security=security)
@@ -229,10 +171,10 @@ async def _run(tree: _Tree) -> Supervisor:
         spawn=spawn,
         spare=spare_frontends(topology, identity.host),
         agents=agents,
-        screen=tree.screen,
-        model=tree.model.name,
+        screen=start.screen,
+        model=start.model.name,
         url=tree.url,
-        ready_text=_ready_text(config, tree.model, topology, tree.url),
+        ready_text=_ready_text(config, start.model, topology, tree.url),
         drain_timeout_s=config.supervision.drain_timeout_s,
         drain_delay_s=config.supervision.drain_delay_s,
     )
@@ -244,16 +186,17 @@ async def _run(tree: _Tree) -> Supervisor:
 
 
 def _agents(tree: _Tree, server: Server, pulse: Pulse) -> Agents:
-    others = [host for host in tree.config.hosts if host != tree.topology.lead]
-    ours = facts(tree.written, tree.model)
+    start = tree.start
+    others = [host for host in start.config.hosts if host != tree.topology.lead]
+    ours = facts(start.written, start.model)
     return Agents(
         server,
         Hosts(others, silence_ticks=pulse.beats + HOST_SLACK_TICKS),
         kv_cache_tokens=tree.topology.kv_cache_tokens,
         clock=tree.clock,
         difference=lambda arrival: difference(ours, arrival.facts),
-        run_there={host: what_to_run(tree.written, tree.file, host) for host in others},
-        say=tree.screen.line,
+        run_there={host: what_to_run(start.written, tree.file, host) for host in others},
+        say=start.screen.line,
     )
 
 

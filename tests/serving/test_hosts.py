@@ -268,6 +268,13 @@ def test_a22_what_cannot_work_is_said_before_anything_starts(deployment, start, 
     assert said in tree.log.splitlines()[-1]
 
 
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_every_host_checks_what_its_own_processes_will_write(deployment, start, host):
+    tree = start(deployment({"a": {}, "b": {}}), "--on", host, "--record-dir", "/proc/records", ready=False)
+    assert tree.wait(10) == 2
+    assert "--record-dir /proc/records: " in tree.log.splitlines()[-1]
+
+
 def test_a21_a_pinned_ipv6_socket(deployment, start):
     port = random.randrange(10_000, 30_000)
     sockets = {"balancer": f"tcp://[::1]:{port}", "supervisor": f"tcp://localhost:{port + 1}"}
