@@ -5,7 +5,6 @@ key that is named after its role is the role's own; roles that only connect may 
 believes its role, so nobody else may write to the directory; nobody else may read it at all.
 """
 
-import os
 import stat
 import tomllib
 from pathlib import Path
@@ -14,13 +13,14 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from actorlm.errors import ConfigError
+from actorlm.ownership import OTHERS_WRITE, check_owner
 from actorlm.topology import Role
 
 LISTENING = frozenset({Role.SUPERVISOR, Role.FRONTEND, Role.BALANCER, Role.DETOKENIZER, Role.ENGINE})
 """Roles that others connect to, who must know the one key that is there."""
 
 SECRET, PUBLIC = "secret", "public"
-OTHERS, OTHERS_WRITE = 0o077, 0o022
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 Z85 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}\Z")]
 """32 bytes in ZeroMQ's letters."""
@@ -131,8 +131,7 @@ def _check(path: Path, forbidden: int) -> None:
         status = path.stat()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; `actorlm keys` makes a directory of keys") from None
-    if status.st_uid not in (0, os.getuid()):
-        raise ConfigError(f"{path} belongs to user {status.st_uid}, who could change it; make it yours")
+    check_owner(path, status)
     mode = stat.S_IMODE(status.st_mode)
     if mode & forbidden:
         what = "read" if forbidden == OTHERS else "written"

@@ -2,25 +2,23 @@
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
+from actorlm.actors.operator_link import OperatorLink
 from actorlm.config import environment
 from actorlm.errors import ActorlmError, ConfigError, Unavailable
 from actorlm.instance import Reach, is_running, reach_of, running
-from actorlm.messages.catalog import INBOXES, protocol
+from actorlm.messages.catalog import protocol
 from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
 from actorlm.messages.supervisor import DescribeTree, LastAnswerRead, Order
 from actorlm.options import merge
 from actorlm.reach import resolved
 from actorlm.runtime.curve import Security
 from actorlm.runtime.errors import NotDelivered
-from actorlm.runtime.events import LinkRefused, LinkUp
-from actorlm.runtime.identity import this_process
-from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.events import LinkUp
 from actorlm.runtime.zeromq import ZeroMQNetwork
 from actorlm.topology import Role
 from actorlm.wire import Message
@@ -163,14 +161,7 @@ class _Session:
         security = Security.of(reach.keys, Role.OPERATOR, insecure=reach.insecure)
         security.keys_for(reach.address)  # raises what connecting would
         self._network = ZeroMQNetwork(protocol(), security=security)
-        self._mailbox: Mailbox[Any] = Mailbox(Role.OPERATOR, 64, Overflow.PAUSE)
-        self._link = self._network.connect(
-            reach.address,
-            peer=Role.SUPERVISOR,
-            identity=this_process(Role.OPERATOR, f"{Role.OPERATOR}-{secrets.token_hex(4)}"),
-            mailbox=self._mailbox,
-            inbox=INBOXES[Role.OPERATOR],
-        )
+        self._link = OperatorLink(self._network, reach.address)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -178,9 +169,7 @@ class _Session:
 
     async def begin(self, message: Message) -> None:
         """Says it once there is a session. Raises Unavailable if that is refused."""
-        while not self._link.is_up:
-            await self._read()
-        self._link.send(message)
+        await self._link.begin(message)
 
     def confirm(self) -> None:
         """Says that the last answer was read; a supervisor that has ended meanwhile need not know."""
@@ -191,7 +180,7 @@ class _Session:
         """The next answer. Raises Unavailable if the tree is gone without one."""
         while True:
             try:
-                message = await asyncio.wait_for(self._read(), LOOK_S)
+                message = await asyncio.wait_for(self._link.read(), LOOK_S)
             except TimeoutError:
                 if self._door.is_open and self._link.is_up:
                     continue
@@ -202,10 +191,3 @@ class _Session:
 
     def _lost(self) -> Unavailable:
         return Unavailable(f"{self._door.name}: the supervisor is gone, or out of reach, without a last answer")
-
-    async def _read(self) -> Message:
-        message: Message
-        [(_, message)] = await self._mailbox.drain(1)
-        if isinstance(message, LinkRefused):
-            raise Unavailable(message.reason)
-        return message

@@ -20,7 +20,7 @@ def check_above(path: Path) -> None:
     closest = path.parent.resolve()
     for above in (closest, *closest.parents):
         status = above.stat()
-        _check_owner(above, status)
+        check_owner(above, status)
         if status.st_mode & OTHERS_WRITE and not status.st_mode & stat.S_ISVTX:
             raise ConfigError(f"{above} can be written by others, and is not sticky")
 
@@ -29,7 +29,7 @@ def check_trusted(file: Path) -> None:
     """Raises ConfigError for a file that somebody else may change or replace, OSError for one that is not there."""
     real = file.resolve(strict=True)
     status = real.stat()
-    _check_owner(real, status)
+    check_owner(real, status)
     if status.st_mode & OTHERS_WRITE:
         raise ConfigError(f"{real} can be written by others; run: chmod go-w {real}")
     check_above(real)
@@ -42,6 +42,7 @@ def check_secret(file: Path) -> None:
         raise ConfigError(f"{file} is a secret that everybody may read; run: chmod o-r {file}")
 
 
-def _check_owner(path: Path, status: os.stat_result) -> None:
+def check_owner(path: Path, status: os.stat_result) -> None:
+    """Raises ConfigError for what belongs to somebody else, who could change who may do what with it."""
     if status.st_uid not in (0, os.getuid()):
-        raise ConfigError(f"{path} belongs to user {status.st_uid}")
+        raise ConfigError(f"{path} belongs to user {status.st_uid}, who could change it; make it yours")

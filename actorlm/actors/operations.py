@@ -5,23 +5,17 @@ answer.
 """
 
 import asyncio
-import secrets
 from collections.abc import Callable
-from typing import Any
 
+from actorlm.actors.operator_link import OperatorLink
 from actorlm.errors import ConfigError, Unavailable
-from actorlm.messages.catalog import INBOXES
 from actorlm.messages.operator import OrderEnded, OrderProgressed, TreeDescribed
 from actorlm.messages.supervisor import DescribeTree, Order
-from actorlm.runtime.events import LinkRefused, LinkUp
-from actorlm.runtime.identity import this_process
-from actorlm.runtime.mailbox import Mailbox, Overflow
+from actorlm.runtime.events import LinkUp
 from actorlm.runtime.network import Network
-from actorlm.topology import Role
 from actorlm.wire import Message
 
 PATIENCE_S = 3.0
-MAILBOX_CAPACITY = 64
 
 
 class SupervisorOperations:
@@ -61,21 +55,11 @@ class SupervisorOperations:
             await network.close()
 
     async def _exchange(self, network: Network, question: Message) -> Message:
-        mailbox: Mailbox[Any] = Mailbox(Role.OPERATOR, MAILBOX_CAPACITY, Overflow.PAUSE)
-        link = network.connect(
-            self._supervisor,
-            peer=Role.SUPERVISOR,
-            identity=this_process(Role.OPERATOR, f"{Role.OPERATOR}-{secrets.token_hex(4)}"),
-            mailbox=mailbox,
-            inbox=INBOXES[Role.OPERATOR],
-        )
-        while True:
-            [(_, message)] = await mailbox.drain(1)
-            match message:
-                case LinkUp():
-                    link.send(question)
-                case LinkRefused():
-                    raise Unavailable(f"the supervisor refuses operators of HTTP: {message.reason}")
-                case _:
-                    answer: Message = message
-                    return answer
+        link = OperatorLink(network, self._supervisor)
+        try:
+            await link.begin(question)
+            while isinstance(answer := await link.read(), LinkUp):
+                link.send(question)
+        except Unavailable as error:
+            raise Unavailable(f"the supervisor refuses operators of HTTP: {error.message}") from None
+        return answer

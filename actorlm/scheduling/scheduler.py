@@ -9,7 +9,7 @@ samples of a request that has ended meanwhile is dropped.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, KeysView, Sequence, ValuesView
+from collections.abc import Iterable, Sequence, ValuesView
 from typing import NamedTuple
 
 from actorlm.config import BLOCK_SIZE, SchedulerConfig
@@ -82,11 +82,6 @@ class Scheduler:
     def waiting_tokens(self) -> int:
         """Their known tokens."""
         return self._waiting.tokens
-
-    @property
-    def request_ids(self) -> KeysView[int]:
-        """All requests that have not ended, by number."""
-        return self._requests.keys()
 
     @property
     def requests(self) -> ValuesView[Request]:

@@ -212,6 +212,11 @@ class Replica:
             self.expected[request_id] = alone(prompt, message.sampling, eos=self.eos, max_length=self.max_length)
         return request
 
+    @property
+    def request_ids(self) -> list[int]:
+        """All requests that have not ended, by number."""
+        return [request.id for request in self.scheduler.requests]
+
     def abort(self, *request_ids: int) -> list[int]:
         ended = self.scheduler.abort(request_ids)
         for request_id in ended:

@@ -203,8 +203,8 @@ def test_all_that_is_left_can_be_aborted(new_replica):
     for request_id in range(4):
         replica.add(request_id, [request_id])
     replica.step()
-    assert replica.scheduler.abort(replica.scheduler.request_ids) == [0, 1, 2, 3]
-    assert not replica.scheduler.request_ids
+    assert replica.scheduler.abort(replica.request_ids) == [0, 1, 2, 3]
+    assert not replica.request_ids
 
 
 def test_a_step_in_flight_keeps_slot_and_blocks(new_replica):

@@ -121,7 +121,7 @@ def test_d06_five_thousand_aborts_leak_nothing(new_replica):
             replica.end_step()
     assert {state for state, _, _ in phases} >= {State.WAITING, State.RUNNING, State.PREEMPTED}
     assert {(State.RUNNING, generated, flying) for generated in (0, 1) for flying in (0, 1)} <= phases
-    replica.abort(*replica.scheduler.request_ids)
+    replica.abort(*replica.request_ids)
     replica.check_idle()
     replica.add(-1, range(128), max_tokens=1)
     replica.run()

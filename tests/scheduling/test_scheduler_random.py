@@ -146,7 +146,7 @@ class AnyReplica(RuleBasedStateMachine):
     @invariant()
     def books_are_in_order(self) -> None:
         self.replica.scheduler.check()
-        assert sorted(self.live()) == sorted(self.replica.scheduler.request_ids)
+        assert sorted(self.live()) == sorted(self.replica.request_ids)
 
     def teardown(self) -> None:
         """Nothing new comes: the oldest moves in every step, so all end within the sum of their lengths."""
