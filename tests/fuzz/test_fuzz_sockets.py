@@ -14,14 +14,13 @@ from tree import Tree
 
 from actorlm.messages.catalog import INBOXES
 from actorlm.messages.engine import Abort
-from actorlm.messages.supervisor import DescribeTree
+from actorlm.messages.supervisor import DescribeTree, Order
 from actorlm.wire import int64
 
 pytestmark = [pytest.mark.serving]
 
 KINDS = tuple({kind: None for inbox in INBOXES.values() for kind in get_args(inbox) or (inbox,)})
-
-
+FROM_OPERATORS = {DescribeTree, *get_args(Order)}
 ABORT_ALL = msgspec.msgpack.encode(Abort(int64(range(OURS, OURS + 1000))))
 
 
@@ -36,8 +35,17 @@ class Joined(NamedTuple):
 
     @property
     def kinds(self):
-        """What the server takes; an operator's question ends its session, so it is asked elsewhere."""
-        return tuple(kind for kind in get_args(INBOXES[self.inbox]) if kind is not DescribeTree)
+        """What the server takes from somebody."""
+        return self._harmless(get_args(INBOXES[self.inbox]))
+
+    @property
+    def others(self):
+        """What anybody takes."""
+        return self._harmless(KINDS)
+
+    def _harmless(self, kinds):
+        """An operator's orders are carried out, and its question ends its session: these are left to others."""
+        return tuple(kind for kind in kinds if self.role != "operator" or kind not in FROM_OPERATORS)
 
 
 JOINED = [
@@ -121,7 +129,7 @@ def inputs(sockets):
     return st.one_of(
         st.tuples(names, strangers(KINDS)).map(lambda drawn: addressed("stranger", *drawn)),
         st.sampled_from(JOINED)
-        .flatmap(lambda joined: st.tuples(st.just(joined), members(joined.kinds, KINDS)))
+        .flatmap(lambda joined: st.tuples(st.just(joined), members(joined.kinds, joined.others)))
         .map(lambda drawn: addressed("member", *drawn)),
         st.tuples(names, flows()).map(lambda drawn: addressed("connection", *drawn)),
     )

@@ -48,6 +48,13 @@ class Exchange:
         if event:
             yield event
 
+    def has_ended(self):
+        """Whether the stream's end has come, while none of it has been read."""
+        try:
+            return b"[DONE]" in self._sock.recv(1 << 20, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+
     def leave_after(self, events):
         """Reads so many events, or all if there are fewer, and leaves; returns them. 0 means at once."""
         read = list(islice(self.raw_events(), events)) if events else []
