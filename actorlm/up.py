@@ -100,7 +100,7 @@ def _placed(config: Config, topology: Topology) -> contextlib.AbstractContextMan
 
 def _warn(topology: Topology, model: ModelDescription, screen: Screen) -> None:
     for crossing in crossings(topology):
-        screen.line(f"warning: {crossing}")
+        screen.line(f"warning: {crossing}", "warning")
     longest = topology.kv_cache_tokens + 1  # the last token of a sequence is never stored
     if longest < model.max_model_len:
         screen.line(

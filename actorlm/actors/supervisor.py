@@ -294,7 +294,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
     def host_lost(self, host: str, why: str, *, ordered: bool) -> None:
         """See `agents.Watcher`."""
         children = [child for child in self._supervision.children.values() if child.host == host]
-        self._screen.line(f"lost host {host}: {why}; with it {', '.join(child.name for child in children)}")
+        self._screen.line(f"lost host {host}: {why}; with it {', '.join(child.name for child in children)}", "warning")
         self._leaving.pop(host, None)
         self._supervision.host_lost(host, ordered=ordered)
         for child in children:
