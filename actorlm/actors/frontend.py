@@ -14,10 +14,12 @@ import structlog
 
 from actorlm.actors.attempts import NO_FLEET, Attempts
 from actorlm.actors.clients import Clients
+from actorlm.actors.exposition import Exposition
 from actorlm.actors.generation import MAX_UNREAD_BYTES, MOST_UNREAD_BYTES, NOWHERE, UNREAD_S, Choice, Generation
 from actorlm.actors.ledger import Ledger
 from actorlm.actors.membership import Membership
 from actorlm.actors.spans import NoSpans
+from actorlm.actors.telemetry import Telemetry
 from actorlm.api.pace import Pace
 from actorlm.api.ports import FINISH_REASONS, ID_BYTES, Delta, Envelope, Submission
 from actorlm.errors import ActorlmError, Overloaded, RateLimited, Unavailable, from_wire
@@ -47,8 +49,7 @@ from actorlm.messages.frontend import (
     TextDelta,
     Withdraw,
 )
-from actorlm.messages.supervisor import Drained, PeerStuck, ReadMetrics
-from actorlm.metrics import render
+from actorlm.messages.supervisor import Drained, PeerStuck
 from actorlm.requests import request_ids
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.errors import NotConnected, PeerFull
@@ -61,7 +62,6 @@ from actorlm.wire import Message, int64, read_int32, read_int64
 MAX_OPEN = 32_768
 """Choices that one frontend holds; one more is refused with 429."""
 
-METRICS_TIMEOUT_S = 2.0
 HTTP_GRACE_S = 2.0
 """Time that responses get to say that the server is shutting down."""
 LINGER_S = 1.0
@@ -88,12 +88,11 @@ class Frontend(Actor[Inbox | LinkEvent]):
         spans: NoSpans | None = None,
     ) -> None:
         super().__init__(name, mailbox)
-        self._served_name = served_name
         self._balancer = balancer
         self._detokenizers = detokenizers
         self._membership = membership
         self._spans = spans or NoSpans()
-        self._metrics = membership.metrics
+        self._telemetry = Telemetry(membership.metrics, self._spans)
         self._ids = request_ids(index, incarnation)
         self._open: dict[int, Choice] = {}
         self._ledger, self._pace = Ledger(request_timeout_s, self._fail), Pace()
@@ -110,7 +109,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         self._tree = TreeState.STARTING
         self._serving = False
         self._draining = False
-        self._scrapes: dict[int, asyncio.Future[bytes]] = {}
+        self._exposition = Exposition(served_name, membership, self._ids)
         self._stop_http: Callable[[float, float], Coroutine[Any, Any, None]] | None = None
         self._clients: Clients | None = None
         membership.count_requests(lambda: (len(self._open), 0))
@@ -137,7 +136,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
             case PeerLost():
                 self._lose(message)
             case MetricsCollected():
-                self._collected(message)
+                self._exposition.collected(message)
             case CollectMetrics():
                 self._membership.report(message.token, self)
             case Drain() | Retire():
@@ -181,7 +180,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         try:
             self._ledger.open(generation, submissions, envelope, now)
         except RateLimited as error:
-            self._count_rejection(error)
+            self._telemetry.refused(error)
             raise
         about = envelope.request_id, envelope.placement, envelope.caller
         choices = [
@@ -190,27 +189,15 @@ class Frontend(Actor[Inbox | LinkEvent]):
         ]
         generation.begin(choices)
         self._open.update({choice.id: choice for choice in choices})
-        self._metrics.add("requests_accepted", len(choices))
-        self._metrics.observe("request_params_n", len(choices))
+        self._telemetry.accepted(choices)
         for choice in choices:
-            self._metrics.observe("request_params_max_tokens", choice.submission.sampling.max_tokens)
-            self._spans.begin(choice)
-            log.debug("accepted", request_id=envelope.request_id, request=choice.id, choice=choice.index)
             if choice.id in self._open:  # none is left once one has failed
                 self._attempts.begin(choice)
         return generation
 
     async def metrics(self) -> bytes:
         """The metrics of all actors in Prometheus' text format. Raises Unavailable if the supervisor is silent."""
-        token = next(self._ids)
-        future = self._scrapes[token] = asyncio.get_running_loop().create_future()
-        try:
-            self._membership.say(ReadMetrics(token))
-            return await asyncio.wait_for(future, METRICS_TIMEOUT_S)
-        except TimeoutError:
-            raise Unavailable("the supervisor did not answer in time; try again later") from None
-        finally:
-            del self._scrapes[token]
+        return await self._exposition.read()
 
     # The life of a generation.
 
@@ -228,10 +215,11 @@ class Frontend(Actor[Inbox | LinkEvent]):
             text, ids = message.texts[row], message.tokens[begin:end]
             held = choice.take_text(text, ids, cached[row])
             if counts[row] or finish:
-                self._observe(choice, counts[row], now)
+                self._telemetry.text_came(choice, counts[row], now)
+            if counts[row]:
+                self._attempts.gained(choice)
             if finish:
-                self._metrics.add("prompt_tokens_cached", held)
-                self._complete(choice, finish, now)
+                self._complete(choice, finish, held, now)
             reason = FINISH_REASONS.get(finish)
             known = None if scores is None else choice.take_scores(scores[row])
             delta = Delta(choice.index, text, counts[row], reason, held, ids, known)
@@ -239,29 +227,10 @@ class Frontend(Actor[Inbox | LinkEvent]):
             if choice.generation.is_left_behind(now):
                 self._leave_behind(choice)
 
-    def _observe(self, choice: Choice, count: int, now: float) -> None:
-        if choice.last_token_at is None:
-            self._metrics.observe("time_to_first_token_seconds", now - choice.created_at)
-            choice.first_token_at = now
-            self._spans.first_token(choice, now - choice.created_at)
-            log.debug("first text", request_id=choice.trace_id, request=choice.id, seconds=now - choice.created_at)
-        elif count:
-            self._metrics.observe("inter_token_latency_seconds", (now - choice.last_token_at) / count, count)
-        self._metrics.add("generation_tokens", count)
-        choice.last_token_at = now
-        if count:
-            self._attempts.gained(choice)
-
-    def _complete(self, choice: Choice, finish: Finish, now: float) -> None:
+    def _complete(self, choice: Choice, finish: Finish, cached: int, now: float) -> None:
         if finish is Finish.STOP_STRING:
             self._tell(self._balancer, Abort(int64([choice.id])))
-        prompt = len(choice.submission.prompt_ids)
-        self._metrics.add("prompt_tokens", prompt)
-        self._metrics.observe("request_prompt_tokens", prompt)
-        self._metrics.observe("e2e_request_latency_seconds", now - choice.created_at)
-        if choice.first_token_at is not None and len(choice.ids) > 1:
-            mean = (now - choice.first_token_at) / (len(choice.ids) - 1)
-            self._metrics.observe("request_time_per_output_token_seconds", mean)
+        self._telemetry.finished(choice, cached, now)
         self._end(choice, FINISH_REASONS[finish])
 
     def _end(self, choice: Choice, reason: str) -> None:
@@ -270,10 +239,7 @@ class Frontend(Actor[Inbox | LinkEvent]):
         now = time.monotonic()
         self._ledger.close(choice, len(choice.ids), now)
         self._pace.ended(now)
-        self._metrics.add("request_success", 1, (reason,))
-        self._spans.end(choice, reason)
-        log.debug("ended", request_id=choice.trace_id, request=choice.id, reason=reason, tokens=len(choice.ids))
-        self._metrics.observe("request_generation_tokens", len(choice.ids))
+        self._telemetry.ended(choice, reason)
         self._report_drained()
 
     def _fail(self, generation: Generation, error: ActorlmError) -> None:
@@ -315,12 +281,9 @@ class Frontend(Actor[Inbox | LinkEvent]):
         if not self._attempts.refused(message):
             error = from_wire(message.status, message.code, message.message, message.param)
             if isinstance(error, Overloaded):
-                self._count_rejection(error)
+                self._telemetry.refused(error)
                 error.retry_after = self._pace.refused(time.monotonic())
             self._fail(self._open[message.request].generation, error)
-
-    def _count_rejection(self, error: Overloaded) -> None:
-        self._metrics.add("admission_rejections", 1, (str(error.code),))
 
     # The tree around it.
 
@@ -388,12 +351,6 @@ class Frontend(Actor[Inbox | LinkEvent]):
         http = [self._stop_http(HTTP_GRACE_S, 0.0)] if self._stop_http is not None else []
         await asyncio.gather(*clients, *http)
         self.stop()
-
-    def _collected(self, message: MetricsCollected) -> None:
-        future = self._scrapes.get(message.token)
-        if future is not None and not future.done():
-            samples = ((sample.metric, sample.labels, sample.value) for sample in message.samples)
-            future.set_result(render(samples, self._served_name))
 
     def _tell(self, link: Link, message: Message) -> None:
         """Sends what spares work. A peer that is gone has nothing to spare; one that is full is stuck."""

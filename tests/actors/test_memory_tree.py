@@ -178,7 +178,7 @@ async def test_d08_accepted_equals_the_sum_over_reasons(memory_tree):
         tree.frontend._fail(doomed, Overloaded("too much"))
         with pytest.raises(Overloaded):
             await _collect(doomed)
-        counts = {(name, labels): value for name, labels, value in tree.frontend._metrics.samples()}
+        counts = {(name, labels): value for name, labels, value in tree.frontend._membership.metrics.samples()}
         by_reason = {labels[0]: value for (name, labels), value in counts.items() if name == "request_success"}
         assert by_reason == {"length": 2, "abort": 1, "error": 1}
         assert counts["requests_accepted", ()] == 4
