@@ -11,6 +11,7 @@ import msgspec
 
 from actorlm.config import BLOCK_SIZE, Config
 from actorlm.errors import ConfigError, InsufficientMemory
+from actorlm.names import engine_of
 from actorlm.partition import Dimensions, check_tensor, kv_share, rank_parameters, stages
 from actorlm.placement import Slot, place_replicas
 from actorlm.wiring import tcp_sockets
@@ -171,7 +172,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def replica_sockets(self, replica: int) -> ReplicaSockets:
         """Those of one replica."""
-        engine = f"engine-{replica}"
+        engine = engine_of(replica)
         return ReplicaSockets(engine, *(self.address(f"{engine}-{name}") for name in REPLICA_SOCKETS))
 
     def of_role(self, role: Role) -> list[PlannedProcess]:
@@ -325,7 +326,7 @@ def _replica(
 
     The engine is on the host of the first rank, where they all meet.
     """
-    name = f"engine-{replica}"
+    name = engine_of(replica)
     inline = executor == "inline"
     sockets = tuple(f"{name}-{socket}" for socket in REPLICA_SOCKETS)
     host = ranks[0][2].host

@@ -32,6 +32,7 @@ from actorlm.messages.balancer import (
 from actorlm.messages.engine import Abort, Generate
 from actorlm.messages.frontend import FleetChanged, RequestsInterrupted
 from actorlm.messages.supervisor import PeerStuck
+from actorlm.names import engine_of, replica_of
 from actorlm.requests import frontend_of
 from actorlm.runtime.actor import Actor
 from actorlm.runtime.errors import PeerFull, PeerUnknown
@@ -89,10 +90,10 @@ class Balancer(Actor[Inbox | LinkEvent]):
                 _check_sender(sender, frontend_of(message.request), message)
                 self._end_trials([message.request])
             case RequestsEnded():
-                _check_sender(sender, f"engine-{message.replica}", message)
+                _check_sender(sender, engine_of(message.replica), message)
                 self._ended(sender, read_int64(message.requests))
             case RequestsLost():
-                _check_sender(sender, f"engine-{message.replica}", message)
+                _check_sender(sender, engine_of(message.replica), message)
                 self._interrupt(_attempts(message.requests, message.attempts), message.cause)
             case LoadReported():
                 self._note_load(sender, message)
@@ -174,9 +175,9 @@ class Balancer(Actor[Inbox | LinkEvent]):
         replica, held = choice.replica, choice.held
         log.debug("routed", request_id=message.trace_id, request=message.request, replica=replica, held=held)
         try:
-            self._server.send(f"engine-{replica}", message)
+            self._server.send(engine_of(replica), message)
         except PeerFull:
-            self._membership.say(PeerStuck(f"engine-{replica}"))
+            self._membership.say(PeerStuck(engine_of(replica)))
         except PeerUnknown:
             pass
         else:
@@ -185,7 +186,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
         return False
 
     def _note_load(self, sender: str, message: LoadReported) -> None:
-        _check_sender(sender, f"engine-{message.replica}", message)
+        _check_sender(sender, engine_of(message.replica), message)
         load = Load(message.waiting_tokens, message.prefill_tokens, message.decode_tokens, message.kv_used_tokens)
         self._balance.reported(message.replica, message.received, load, time.monotonic())
 
@@ -206,11 +207,11 @@ class Balancer(Actor[Inbox | LinkEvent]):
                 self._balance.aborted(request, now)
                 by_replica[replica].append(request)
         for replica, owned in by_replica.items():
-            self._answer(f"engine-{replica}", Abort(int64(owned)))
+            self._answer(engine_of(replica), Abort(int64(owned)))
 
     def _ended(self, engine: str, requests: Iterable[int]) -> None:
         requests = list(requests)
-        self._balance.ended(_replica_of(engine), requests, time.monotonic())
+        self._balance.ended(replica_of(engine), requests, time.monotonic())
         for request in requests:
             self._reunion.ended(request)
         self._end_trials(requests)
@@ -231,7 +232,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
     # Who comes and goes, and what they have.
 
     def _join(self, sender: str, message: ReplicaAnnounced) -> None:
-        _check_sender(sender, f"engine-{message.replica}", message)
+        _check_sender(sender, engine_of(message.replica), message)
         replica, unwanted = message.replica, []
         if replica in self._replicas:
             raise ProtocolError(f"{sender} announces itself twice in one session")
@@ -266,7 +267,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
         self._settle()
 
     def _expect(self, message: Census) -> None:
-        here = {f"engine-{replica}" for replica in self._replicas}
+        here = {engine_of(replica) for replica in self._replicas}
         self._reunion.expect(set(message.engines) - here)
         self._settle()
 
@@ -288,7 +289,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
 
     def _suspend(self, engine: str) -> None:
         """Until it says what it holds, nothing is sent to a replica; what it had is claimed."""
-        if self._replicas.pop(replica := _replica_of(engine), None) is not None:
+        if self._replicas.pop(replica := replica_of(engine), None) is not None:
             self._reunion.expect([engine])
             self._reunion.claim(self._balance.leave(replica))
             self._tell_frontends()
@@ -310,7 +311,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
 
     def _lose_replica(self, name: str, blames: bool) -> None:
         self._reunion.engine_spoke(name)
-        if self._replicas.pop(replica := _replica_of(name), None) is not None:
+        if self._replicas.pop(replica := replica_of(name), None) is not None:
             lost = self._balance.leave(replica)
             self._tell_frontends()
             self._interrupt(lost, name, blames=blames)
@@ -346,14 +347,6 @@ class Balancer(Actor[Inbox | LinkEvent]):
             return
         except PeerFull:
             self._membership.say(PeerStuck(peer))
-
-
-def _replica_of(engine: str) -> int:
-    """The number in an engine's name. Raises ProtocolError for any other."""
-    number = engine.removeprefix("engine-")
-    if number == engine or not number.isdecimal():
-        raise ProtocolError(f"{engine} speaks as an engine")
-    return int(number)
 
 
 def _attempts(requests: bytes, attempts: bytes) -> list[Attempt]:

@@ -15,6 +15,7 @@ from actorlm.messages.balancer import HopEnded, HopPart
 from actorlm.messages.engine import Generate
 from actorlm.messages.executor import StepDone
 from actorlm.metrics import Metrics
+from actorlm.names import engine_of
 from actorlm.scheduling.core import Gain, Step
 from actorlm.scheduling.plan import StepPlan
 from actorlm.scheduling.request import Request
@@ -46,7 +47,7 @@ class Lives:
         report: Callable[[HopEnded], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._actor = f"engine-{replica}"
+        self._actor = engine_of(replica)
         self._report = report
         self._labels = (str(replica),)
         self._scheduler = scheduler
