@@ -103,7 +103,9 @@ def _read(file: Path) -> tuple[dict[str, dict[str, Any]], Deployment]:
     """The options of the file, and what only a file can say."""
     try:
         table = tomllib.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from None
     deployment = take_deployment(table, file)
     for section, values in table.items():

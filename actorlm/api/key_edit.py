@@ -77,7 +77,9 @@ def _read_if_there(file: Path) -> str:
     try:
         check_trusted(file)
         return file.read_text()
-    except (OSError, ConfigError) as error:
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from None
+    except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
 
 
@@ -90,5 +92,7 @@ def _replace(file: Path, text: str) -> None:
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as new:
             new.write(text)
         made.replace(file.resolve())
-    except (OSError, ConfigError) as error:
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from None
+    except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
