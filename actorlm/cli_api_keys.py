@@ -30,6 +30,7 @@ def api_keys() -> None:
 @click.option("--max-requests", type=int, help="requests that may be open at once [no limit]")
 @click.option("--requests-per-minute", type=int, help="requests that may begin in a minute [no limit]")
 @click.option("--tokens-per-minute", type=int, help="tokens of prompts and outputs in a minute [no limit]")
+@click.option("--cache-salt", help="only keys of the same salt share cached prefixes [shared by all without one]")
 @click.option("--expires", metavar="TIME", help="like 2027-06-30 or 2027-06-30T12:00:00Z, in UTC [never]")
 @click.option("--key-stdin", is_flag=True, help="take the key from standard input instead of making one")
 def add_key(name: str, file: Path, *, expires: str | None, key_stdin: bool, **limits: Any) -> None:
@@ -92,8 +93,11 @@ def remove_key(name: str, file: Path) -> None:
 
 
 def _described(key: "Key") -> list[str]:
-    limits = [("max_requests", key.max_requests), ("requests_per_minute", key.requests_per_minute)]
-    limits += [("tokens_per_minute", key.tokens_per_minute)]
+    limits: list[tuple[str, int | str | None]] = [
+        ("max_requests", key.max_requests),
+        ("requests_per_minute", key.requests_per_minute),
+    ]
+    limits += [("tokens_per_minute", key.tokens_per_minute), ("cache_salt", key.cache_salt)]
     said = [f"weight {key.weight:g}", *(f"{name} {value}" for name, value in limits if value is not None)]
     if key.expires is not None:
         over = datetime.now(UTC) >= key.expires

@@ -203,7 +203,7 @@ class Attempts:
             generated_ids=choice.ids.tobytes(),
             sampling=submission.sampling,
             priority=submission.priority,
-            cache_salt=submission.cache_salt,
+            cache_salt=choice.caller.salt(submission.cache_salt),
             trace_id=choice.trace_id,
             session=placement.session,
             replica=None if choice.attempt else placement.replica,

@@ -48,6 +48,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     max_requests: AtLeastOne | None = None
     requests_per_minute: AtLeastOne | None = None
     tokens_per_minute: AtLeastOne | None = None
+    cache_salt: Name | None = None
     expires: Annotated[datetime, Meta(tz=True)] | None = None
 
     @property
@@ -64,6 +65,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
             max_requests=self.max_requests,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
+            cache_salt=self.cache_salt or "",
         )
 
 

@@ -167,10 +167,10 @@ class MemoryTree:
         await self.kill(name, **how)
         self.begin(name)
 
-    def submit(self, *prompts, trace_id="", stop=(), timeout_s=None, caller=ANYBODY, **sampling):
+    def submit(self, *prompts, trace_id="", stop=(), timeout_s=None, caller=ANYBODY, cache_salt="", **sampling):
         params = SamplingParams(**({"max_tokens": 8, "ignore_eos": True} | sampling))
         return self.frontend.submit(
-            [Submission(prompt_ids=list(ids), sampling=params, stop=stop) for ids in prompts],
+            [Submission(prompt_ids=list(ids), sampling=params, stop=stop, cache_salt=cache_salt) for ids in prompts],
             Envelope(trace_id, timeout_s=timeout_s, caller=caller),
         )
 

@@ -86,6 +86,27 @@ async def test_a_caller_s_limits_hold_for_all_that_it_has_open(memory_tree):
         await tree.settled()
 
 
+async def test_e19_callers_share_what_is_cached_by_their_salts_alone(memory_tree):
+    """None can be requested: a salt of a request stands behind the caller's own."""
+
+    async def cached(caller, **fields):
+        *_, last = [delta async for deltas in tree.submit(range(20), caller=caller, **fields) for delta in deltas]
+        return last.cached_tokens
+
+    anybody, alice, twin, bob = (
+        Caller(name=name, cache_salt=salt) for name, salt in (("", ""), ("alice", "a"), ("twin", "a"), ("bob", "b"))
+    )
+    async with memory_tree() as tree:
+        for first in (anybody, alice, bob):
+            assert await cached(first) == 0
+            assert await cached(first) == 16
+        assert await cached(twin) == 16
+        assert await cached(twin, cache_salt="b") == 0
+        for forged in ("a", "a\0", "\0a", "b\0"):
+            assert await cached(anybody, cache_salt=forged) == 0
+        await tree.settled()
+
+
 async def test_callers_share_a_replica(memory_tree):
     """One of a caller who has nothing else waiting passes fifty of another one."""
     async with memory_tree(step_ms=2, scheduler={"max_num_seqs": 1}) as tree:

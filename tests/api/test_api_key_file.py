@@ -52,12 +52,13 @@ def test_what_a_key_says_is_what_its_caller_may(tmp_path):
     max_requests = 3
     requests_per_minute = 60
     tokens_per_minute = 1000
+    cache_salt = "team-a"
     expires = 2027-06-30T02:00:00+02:00
     """
     [key] = parse(text)
     caller = key.caller
     assert (caller.name, caller.weight, caller.max_requests) == ("alice", 2.5, 3)
-    assert (caller.requests_per_minute, caller.tokens_per_minute) == (60, 1000)
+    assert (caller.requests_per_minute, caller.tokens_per_minute, caller.cache_salt) == (60, 1000, "team-a")
     assert key.expires == datetime(2027, 6, 30, tzinfo=UTC)
 
 
