@@ -30,7 +30,7 @@ def take_deployment(table: dict[str, Any], file: Path) -> Deployment:
         options = SocketsConfig.__struct_fields__
         names = [name for name in sockets if name not in options] if isinstance(sockets, dict) else []
         pins = {name: _pin(f"sockets.{name}", sockets.pop(name)) for name in names}
-        _check_apart(hosts, pins)
+        check_apart(hosts, pins)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
     return Deployment(hosts, pins)
@@ -69,7 +69,7 @@ def _pin(key: str, value: Any) -> str:
     return str(Tcp.parse(key, value))
 
 
-def _check_apart(hosts: Mapping[str, HostConfig], pins: Mapping[str, str]) -> None:
+def check_apart(hosts: Mapping[str, HostConfig], pins: Mapping[str, str]) -> None:
     """Raises ConfigError for an address that is given twice, naming both keys."""
     taken: dict[str, str] = {}
     addresses = {f"hosts.{name}.address": host.address for name, host in hosts.items()}

@@ -9,13 +9,16 @@ import msgspec
 
 from actorlm.addresses import Tcp
 from actorlm.config import Config
+from actorlm.deployment import check_apart
 from actorlm.errors import ConfigError
 
 RESOLVE_S = 4.0
 
 
 def resolved(config: Config, on: str) -> Config:
-    """The same options with numeric addresses. Raises ConfigError naming the key whose name leads nowhere.
+    """The same options with numeric addresses.
+
+    Raises ConfigError naming the key whose name leads nowhere, or the two whose names lead to the same.
 
     `on` is this host, whose name must lead to an address that the others can reach.
     """
@@ -24,6 +27,7 @@ def resolved(config: Config, on: str) -> Config:
         for name, host in config.hosts.items()
     }
     pins = {name: _resolved_pin(f"sockets.{name}", value) for name, value in config.pins.items()}
+    check_apart(hosts, pins)
     beyond = [name for name, host in hosts.items() if not _is_loopback(host.address)]
     if on and on not in beyond and beyond:
         raise ConfigError(
@@ -87,15 +91,16 @@ def check_own(config: Config, on: str) -> None:
         ) from None
 
 
-def check_free(addresses: Mapping[str, str]) -> None:
-    """Raises ConfigError for a socket's address that cannot be bound here, naming it."""
+def check_free(addresses: Mapping[str, str], http_port: int) -> None:
+    """Raises ConfigError for a socket's address that cannot be bound here, naming it. HTTP has its port already."""
     for name, value in addresses.items():
         host, port = Tcp.parse(f"sockets.{name}", value)
         try:
             _bind(host, port)
         except OSError as error:
+            reason = "it is http.port" if port == http_port else error.strerror or error
             raise ConfigError(
-                f"sockets.{name} is {value}, which cannot be bound: {error.strerror or error};"
+                f"sockets.{name} is {value}, which cannot be bound: {reason};"
                 " choose another address, or other sockets.ports"
             ) from None
 

@@ -80,5 +80,16 @@ def test_a15_an_address_that_somebody_has_is_refused_by_its_key():
         with pytest.raises(
             ConfigError, match=rf"sockets\.balancer is {address}, which cannot be bound: Address already"
         ):
-            reach.check_free({"balancer": address})
-    reach.check_free({"balancer": address})
+            reach.check_free({"balancer": address}, 0)
+        with pytest.raises(ConfigError, match=rf"sockets\.balancer is {address}, .*: it is http\.port;"):
+            reach.check_free({"balancer": address}, taken.getsockname()[1])
+    reach.check_free({"balancer": address}, 0)
+
+
+def test_a25_names_of_one_address_are_refused_by_their_keys(names):
+    names |= {"one": ["10.0.0.1"], "other": ["10.0.0.1"]}
+    with pytest.raises(ConfigError, match=r"hosts\.a\.address and hosts\.b\.address are both 10\.0\.0\.1"):
+        reach.resolved(_config("one", "other"), "")
+    pins = {"balancer": "tcp://one:7000", "supervisor": "tcp://10.0.0.1:7000"}
+    with pytest.raises(ConfigError, match=r"sockets\.balancer and sockets\.supervisor are both tcp://10\.0\.0\.1:7"):
+        reach.resolved(_config("10.0.0.3", "10.0.0.2", **pins), "")

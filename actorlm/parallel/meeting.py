@@ -5,6 +5,7 @@ first rank listens. Tensor ranks of one machine exchange through memory that the
 by its descriptor, so that no name is left anywhere; others, and ranks without native kernels, use gloo.
 """
 
+import errno
 import mmap
 import os
 import socket
@@ -55,8 +56,7 @@ class Meeting:
         self._patience_s = patience_s
         try:
             timeout = timedelta(seconds=meet_s)
-            store = _open_store(address, place, exists=exists, exactly=own is not None, timeout=timeout)
-            self._store: Any = dist.PrefixStore(occasion, store)
+            self._store: Any = dist.PrefixStore(occasion, _open_store(address, place, exists=exists, timeout=timeout))
         except RuntimeError as error:
             raise _missing(f"the ranks cannot meet at {address}", error) from error
         self._tell(f"machine-{place.rank}", machine())
@@ -148,26 +148,35 @@ class Meeting:
         return value.decode()
 
 
-def _open_store(address: str, place: Place, *, exists: bool, exactly: bool, timeout: timedelta) -> Any:
+def _open_store(address: str, place: Place, *, exists: bool, timeout: timedelta) -> Any:
     if address.startswith(TCP):
         host, port = address.removeprefix(TCP).rsplit(":", 1)
-        hosts = place.rank == 0 and not exists
-        if hosts and exactly:
-            return _lead_store(host.strip("[]"), int(port), place.world_size, timeout)
-        return dist.TCPStore(host.strip("[]"), int(port), place.world_size, hosts, timeout, multi_tenant=True)
+        about = host.strip("[]"), int(port), place.world_size
+        if place.rank == 0 and not exists:
+            return dist.TCPStore(*about, True, timeout, multi_tenant=True, master_listen_fd=_listening(*about[:2]))
+        return dist.TCPStore(*about, False, timeout)
     store = dist.FileStore(address, place.world_size)
     store.set_timeout(timeout)
     return store
 
 
-def _lead_store(host: str, port: int, world_size: int, timeout: timedelta) -> Any:
-    """A store that listens at this address alone; by itself it would take every one of the machine's."""
-    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen()
-        return dist.TCPStore(host, port, world_size, True, timeout, master_listen_fd=listening.detach())
+def _listening(host: str, port: int) -> int | None:
+    """A descriptor that listens at this address alone; a store by itself would take every one of the machine's.
+
+    None if the address is in use: by another store of this process, which torch then shares. Raises PeerMissing for one
+    that is not this machine's.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen()
+            return listening.detach()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise PeerMissing(f"the first rank cannot listen at {host}:{port}: {error.strerror or error}") from error
 
 
 def own_address(address: str) -> str:

@@ -1,7 +1,9 @@
 """Ranks that meet, exchange, and miss each other. They are threads here; whole trees have processes."""
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 import torch
 
@@ -23,6 +25,14 @@ def on_all(ranks, act):
 
 def meet(path, place, patience_s=20.0):
     return Meeting(str(path / "meeting"), place, patience_s=patience_s, meet_s=20.0)
+
+
+def free_address():
+    """An address of the loopback, and its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return f"tcp://127.0.0.1:{port}", port
 
 
 def use(group):
@@ -120,14 +130,25 @@ def test_a_rank_that_does_not_come_is_missed(tmp_path):
 
 
 def test_ranks_meet_at_an_address():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    address, _ = free_address()
 
     def act(place):
         return use(Meeting(address, place, patience_s=20.0, meet_s=20.0).tensor_group(None))
 
     check_use(on_all(places(2, 1), act))
     assert own_address(address) == "127.0.0.1"
+
+
+def test_e02_the_first_rank_listens_at_the_address_alone_and_once():
+    address, port = free_address()
+    [place] = places(1, 1)
+    first = Meeting(address, place, patience_s=20.0, meet_s=20.0, occasion="first")
+    second = Meeting(address, place, patience_s=20.0, meet_s=20.0, occasion="second")
+    listening = [one.laddr for one in psutil.Process().net_connections() if one.status == psutil.CONN_LISTEN]
+    assert [one for one in listening if one.port == port] == [("127.0.0.1", port)]
+    assert (first.first("number", 1), second.first("number", 2)) == (1, 2)
+
+
+def test_an_address_that_is_not_this_machines_is_named():
+    with pytest.raises(PeerMissing, match=r"cannot listen at 192\.0\.2\.7:7000: Cannot assign"):
+        Meeting("tcp://192.0.2.7:7000", places(1, 1)[0], patience_s=20.0, meet_s=1.0)
