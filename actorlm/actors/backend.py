@@ -133,7 +133,7 @@ class ServingBackend:
 
         if rendering.documents or rendering.variables:  # nobody knows how much text a template makes of these
             return await self._off_the_loop(work)
-        return await self._run(work, sum(len(message.get("content") or "") for message in messages))
+        return await self._run(work, _size(messages))
 
     async def metrics(self) -> bytes:
         """See `api.ports.Backend`."""
@@ -153,3 +153,18 @@ class ServingBackend:
                 f"the prompt has {len(text)} characters, at least {least} tokens; this model's context is"
                 f" {self.model.max_model_len} tokens",
             )
+
+
+def _size(value: Any) -> int:
+    """About how much a template has to write of JSON, up to more than SHORT_CHARACTERS."""
+    size, left = 0, [value]
+    while left and size <= SHORT_CHARACTERS:
+        match left.pop():
+            case str() as text:
+                size += len(text)
+            case dict() as table:
+                left += [*table, *table.values()]
+            case list() | tuple() as row:
+                left += row
+        size += 1
+    return size
