@@ -28,6 +28,7 @@ from actorlm.messages.balancer import (
     RequestRefused,
     RequestsEnded,
     RequestsLost,
+    TextsCutOff,
 )
 from actorlm.messages.engine import Abort, Generate
 from actorlm.messages.frontend import FleetChanged, RequestsInterrupted
@@ -95,6 +96,9 @@ class Balancer(Actor[Inbox | LinkEvent]):
             case RequestsLost():
                 _check_sender(sender, engine_of(message.replica), message)
                 self._interrupt(_attempts(message.requests, message.attempts), message.cause)
+            case TextsCutOff():
+                _check_sender(sender, engine_of(message.replica), message)
+                self._balance.cut_off(message.replica, message.detokenizers)
             case LoadReported():
                 self._note_load(sender, message)
             case RequestRefused():
@@ -168,6 +172,7 @@ class Balancer(Actor[Inbox | LinkEvent]):
             blocks=block_names(message.prompt_ids, message.cache_salt) if may_share else (),
             session=message.session,
             replica=message.replica,
+            detokenizer=message.detokenizer,
         )
 
     def _reaches(self, choice: Choice, message: Generate) -> bool:

@@ -26,7 +26,14 @@ from actorlm.errors import ActorlmError, BadRequest, ExecutorFailed, QueueTimeou
 from actorlm.executors.base import Executor
 from actorlm.logprobs import Scores, pack
 from actorlm.messages.actor import CollectMetrics, PeerLost, Stop
-from actorlm.messages.balancer import LoadReported, ReplicaAnnounced, RequestRefused, RequestsEnded, RequestsLost
+from actorlm.messages.balancer import (
+    LoadReported,
+    ReplicaAnnounced,
+    RequestRefused,
+    RequestsEnded,
+    RequestsLost,
+    TextsCutOff,
+)
 from actorlm.messages.detokenizer import TokensSampled
 from actorlm.messages.engine import Abort, Generate, Inbox
 from actorlm.messages.executor import StepDone
@@ -85,6 +92,8 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         """Requests that wait for a way to their detokenizer."""
         self._announced = 0
         """The session in which the balancer was told of this replica."""
+        self._cut_off: tuple[int, ...] = ()
+        """The detokenizers that the balancer believes to be out of reach."""
         self._patience = Patience(queue_timeout_s)
         self._looking: TimerHandle | None = None
         self._wake = asyncio.Event()
@@ -127,6 +136,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         for port in self._ports.values():
             with contextlib.suppress(NotDelivered):
                 port.confirm(tokens_sampled(self._replica, [], {}))
+        self._report_cut_off()
 
     async def _serve(self) -> None:
         """Starts the executor, then runs steps for as long as there is work."""
@@ -249,15 +259,26 @@ class EngineCore(Actor[Inbox | LinkEvent]):
                 self._admit_early(index)
         self._announce()
 
-    def _lose_texts(self, detokenizer: int) -> None:
+    def _lose_texts(self, detokenizer: int, *early: Generate) -> None:
         """What was pushed to a detokenizer may not have come: its requests end here, to be taken up again."""
         port, requests = self._ports[detokenizer], self._scheduler.requests
         lost = [(request.id, request.attempt) for request in requests if request.detokenizer == detokenizer]
+        lost += [(one.request, one.attempt) for one in early]
         self._abort(request for request, _ in lost)
         self._report_ended()
         if lost := [*port.ended, *lost]:
             port.ended.clear()
             self._tell_balancer(RequestsLost(self._replica, *_columns(lost), port.peer))
+
+    def _report_cut_off(self) -> None:
+        """Has requests go elsewhere whose detokenizer is out of reach; where there is no elsewhere they come again."""
+        cut_off = tuple(index for index, port in self._ports.items() if not port.is_open)
+        if cut_off == self._cut_off or not self._announced:
+            return
+        new, self._cut_off = set(cut_off) - set(self._cut_off), cut_off
+        self._tell_balancer(TextsCutOff(self._replica, cut_off))
+        for detokenizer in new:
+            self._lose_texts(detokenizer, *(one for one in self._early.values() if one.detokenizer == detokenizer))
 
     def _admit_early(self, detokenizer: int) -> None:
         for message in [one for one in self._early.values() if one.detokenizer == detokenizer]:
@@ -273,7 +294,7 @@ class EngineCore(Actor[Inbox | LinkEvent]):
         if not self._loaded or not self._balancer.is_up or not any(port.was_opened for port in self._ports.values()):
             return
         if session != self._announced:
-            self._announced, self._received = session, 0
+            self._announced, self._received, self._cut_off = session, 0, ()
             self._tell_balancer(self._inventory())
             self._report_load()
         self._membership.ready(f"{self._announcement.kv_capacity_tokens}")

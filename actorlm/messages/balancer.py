@@ -73,6 +73,13 @@ class RequestsLost(Message):
     cause: str
 
 
+class TextsCutOff(Message):
+    """The replica reaches all detokenizers but these, so other replicas had better have their requests."""
+
+    replica: Natural
+    detokenizers: tuple[Natural, ...]
+
+
 class RequestRefused(Message):
     """An engine does not take this request. The balancer passes it on to the request's frontend."""
 
@@ -114,6 +121,7 @@ Inbox = (
     | ReplicaAnnounced
     | RequestsEnded
     | RequestsLost
+    | TextsCutOff
     | LoadReported
     | RequestRefused
     | HopEnded

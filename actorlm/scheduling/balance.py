@@ -21,7 +21,10 @@ MAX_PASSES = 8
 
 
 class Wish(NamedTuple):
-    """What is known of a request when its replica is chosen: tokens to prefill and to generate, names of its blocks."""
+    """What is known of a request when its replica is chosen: tokens to prefill and to generate, names of its blocks.
+
+    `detokenizer` is where its tokens go.
+    """
 
     request: int
     prefill: int
@@ -30,6 +33,7 @@ class Wish(NamedTuple):
     session: str = ""
     replica: int | None = None
     attempt: int = 0
+    detokenizer: int = 0
 
 
 class Room(NamedTuple):
@@ -59,6 +63,8 @@ class _Replica:
     turn: int
     open: int = 0
     is_reached: bool = True
+    cut_off: frozenset[int] = frozenset()
+    """The detokenizers that it does not reach."""
 
     def has(self, room: Room, prefill: int) -> bool:
         """Whether it surely takes one more request, of so many tokens to prefill."""
@@ -113,6 +119,11 @@ class Balance:
     def lose_sight(self, replica: int) -> None:
         """Nothing reaches this replica any more. It keeps what it has, and is not chosen before it joins again."""
         self._replicas[replica].is_reached = False
+
+    def cut_off(self, replica: int, detokenizers: Iterable[int]) -> None:
+        """What a replica generates comes to all detokenizers but these. Unknown replicas are ignored."""
+        if replica in self._replicas:
+            self._replicas[replica].cut_off = frozenset(detokenizers)
 
     def leave(self, replica: int) -> list[tuple[int, int]]:
         """A replica is gone, or has yet to say what it holds, and all that is known of it.
@@ -210,7 +221,7 @@ class Balance:
         reached = {number: replica for number, replica in self._replicas.items() if replica.is_reached}
         if not reached:
             raise Unavailable("no replica takes requests now; try again when one has started")
-        candidates = _with_room(reached, self._room, wish.prefill)
+        candidates = _with_room(_that_reach(wish.detokenizer, reached), self._room, wish.prefill)
         within = self._within_bound(candidates)
         before = self._sessions.place(wish.session) if wish.session else None
         if before in within:
@@ -254,6 +265,11 @@ class Balance:
     def _next_turn(self) -> int:
         self._turns += 1
         return self._turns
+
+
+def _that_reach(detokenizer: int, replicas: dict[int, _Replica]) -> dict[int, _Replica]:
+    """All, if it is cut off from each: it may soon be there again."""
+    return {number: one for number, one in replicas.items() if detokenizer not in one.cut_off} or replicas
 
 
 def _with_room(replicas: dict[int, _Replica], room: Room, prefill: int) -> dict[int, _Replica]:

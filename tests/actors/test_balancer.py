@@ -16,6 +16,7 @@ from actorlm.messages.balancer import (
     RequestRefused,
     RequestsEnded,
     RequestsLost,
+    TextsCutOff,
 )  # fmt: skip
 from actorlm.messages.engine import Abort, Generate
 from actorlm.messages.frontend import FleetChanged, RequestsInterrupted
@@ -234,6 +235,7 @@ async def test_what_nobody_may_say_changes_nothing(world):
         (FRONTEND, RequestRefused(1, 0, 503, None, "no")),
         ("engine-x", RequestRefused(1, 0, 503, None, "no")),
         (FRONTEND, RequestsLost(0, int64([1]), int32([0]), "x")),
+        ("engine-1", TextsCutOff(0, (0,))),
         (FRONTEND, Acquitted(1 << 48)),
     ):
         world.server.sent.clear()

@@ -192,6 +192,21 @@ def test_a_replica_that_announces_itself_again_keeps_its_requests(fleet):
     assert (balance.owner(1), balance.expected_work) == (0, {0: 100})
 
 
+def test_a_replica_that_does_not_reach_a_detokenizer_gets_no_requests_of_it(fleet):
+    """Not even for a session's sake; unless no other reaches it either."""
+    replicas = fleet(2)
+    assert replicas.ask(session="s", detokenizer=1) == replicas.ask(session="s", detokenizer=1) == 0
+    replicas.cut_off(0, [1])
+    assert {replicas.ask(session="s", detokenizer=1) for _ in range(9)} == {1}
+    assert {replicas.ask(detokenizer=0) for _ in range(9)} == {0, 1}
+    replicas.cut_off(1, [0, 1])
+    assert {replicas.ask(detokenizer=1) for _ in range(9)} == {0, 1}
+    assert {replicas.ask(detokenizer=0) for _ in range(9)} == {0}
+    replicas.cut_off(0, [])
+    assert {replicas.ask(detokenizer=1) for _ in range(9)} == {0}
+    replicas.cut_off(7, [0])
+
+
 def test_the_next_attempt_follows_the_last_one(fleet):
     """The end of the aborted attempt must not be taken for the end of the next."""
     balance = fleet(2)
