@@ -2,6 +2,7 @@
 
 import pytest
 import tiny_llama as tiny
+from hostile import network_sockets
 from tree import Tree
 
 PROMPTS = ["hello", "one two three four five six seven eight", "x"]
@@ -24,5 +25,8 @@ def test_tokens_are_those_of_one_device(up, tmp_path, shape):
         assert answer["text"] == one["text"]
         assert answer["logprobs"]["token_logprobs"] == pytest.approx(one["logprobs"]["token_logprobs"], abs=1e-4)
     assert b.pid("worker-0-1")
+    others = network_sockets(a) - {("tcp", "0.0.0.0", 8000)}
+    assert {(protocol, host) for protocol, host, _ in others} == {("tcp", "10.77.0.1")}, "e02: as in the file"
+    assert {(protocol, host) for protocol, host, _ in network_sockets(b)} == {("tcp", "10.77.0.2")}
     if "tensor" in shape:
         assert "waits for the network" in a.log

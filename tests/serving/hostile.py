@@ -54,6 +54,25 @@ def inodes_of(pid):
     return found
 
 
+def network_sockets(tree):
+    """(protocol, address, port) of every socket of the tree that listens, or takes datagrams."""
+    found = set()
+    for pid in tree.processes():
+        inodes = inodes_of(pid)
+        for protocol in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6"):
+            for line in Path(f"/proc/{pid}/net/{protocol}").read_text().splitlines()[1:]:
+                row = line.split()
+                if row[9] in inodes and (row[3] == "0A" or not protocol.startswith("tcp")):
+                    address, port = row[1].split(":")
+                    found.add((protocol, _address(address), int(port, 16)))
+    return found
+
+
+def _address(hexadecimal):
+    words = [bytes.fromhex(hexadecimal[i : i + 8])[::-1] for i in range(0, len(hexadecimal), 8)]
+    return socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, b"".join(words))
+
+
 def bound_sockets(tree):
     """{name: path} of every unix socket that a process of the tree has bound to a path."""
     inodes = set().union(*(inodes_of(pid) for pid in tree.processes()))
@@ -112,6 +131,16 @@ class Assailant:
 
 SENDING_KINDS = (zmq.DEALER, zmq.PUSH, zmq.REQ, zmq.SUB, zmq.XSUB, zmq.PUB, zmq.PAIR)
 
+
+def pickles(target):
+    """Two pickles that touch a file when they are loaded, written out."""
+    command = b"touch " + str(target).encode()
+    return [
+        b"cposix\nsystem\n(S'" + command + b"'\ntR.",
+        b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c" + bytes([len(command)]) + command + b"\x85R.",
+    ]
+
+
 # Bytes to a unix socket.
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -129,6 +158,18 @@ def ready(kind=b"DEALER", identity=b""):
 def long_frame(length, data=b"", more=False):
     """A ZMTP frame that declares `length` bytes and brings `data`."""
     return bytes([0x02 | more]) + struct.pack(">Q", length) + data
+
+
+@contextlib.contextmanager
+def held_connections(address, payloads, count):
+    """Connections to a TCP address, `count` for each payload, which each has sent; all are held within the block."""
+    with contextlib.ExitStack() as stack:
+        for payload in payloads:
+            for _ in range(count):
+                connection = stack.enter_context(socket.create_connection(address, 10))
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(payload)
+        yield
 
 
 def raw_unix(path, data, seconds=0.1):

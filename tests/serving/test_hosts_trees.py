@@ -2,9 +2,11 @@
 
 import random
 import signal
+import tomllib
 
 import httpx
 import pytest
+from hostile import network_sockets
 from tree import in_parallel, until
 
 from actorlm import make_keys
@@ -53,6 +55,16 @@ def up(start):
 def _ask_all(tree, count=8):
     for number in range(count):
         tree.text(f"number {number}", max_tokens=4)
+
+
+def _ports(tree, file, address):
+    """The ports that a host's tree listens at, beside HTTP's: of the file's, at this address alone (e02)."""
+    sockets = network_sockets(tree)
+    assert {(protocol, host) for protocol, host, _ in sockets} == {("tcp", address)}
+    ports = {port for *_, port in sockets} - {tree.port}
+    first, last = map(int, tomllib.loads(file.read_text())["sockets"]["ports"].split("-"))
+    assert ports <= set(range(first, last + 1))
+    return ports
 
 
 def _status(tree, path="/ready"):
@@ -183,6 +195,8 @@ def test_a_host_with_http_finishes_its_streams_before_it_leaves_and_holds_up_nob
     a, b = up(file, "a"), up(file, "b", "--host", "127.0.0.2")
     a.wait_ready()
     b.client.base_url = f"http://127.0.0.2:{b.port}"
+    assert _ports(a, file, "127.0.0.1")
+    assert _ports(b, file, "127.0.0.2")
     expected = a.streamed_text("hello", max_tokens=100, temperature=0)
     (told,) = in_parallel([lambda: _told_to_leave(b)])
     assert told == expected

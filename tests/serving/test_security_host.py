@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hostile import bound_sockets, inodes_of
+from hostile import bound_sockets, network_sockets
 from tree import Tree, until
 
 pytestmark = [pytest.mark.serving, pytest.mark.timeout(300)]
@@ -57,24 +57,6 @@ def directory():
 
 
 # E02.
-
-
-def network_sockets(tree):
-    """(protocol, address, port) of every socket of the tree that listens, or takes datagrams."""
-    inodes = set().union(*(inodes_of(pid) for pid in tree.processes()))
-    found = set()
-    for protocol in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6"):
-        for line in Path(f"/proc/net/{protocol}").read_text().splitlines()[1:]:
-            row = line.split()
-            if row[9] in inodes and (row[3] == "0A" or not protocol.startswith("tcp")):
-                address, port = row[1].split(":")
-                found.add((protocol, _address(address), int(port, 16)))
-    return found
-
-
-def _address(hexadecimal):
-    words = [bytes.fromhex(hexadecimal[i : i + 8])[::-1] for i in range(0, len(hexadecimal), 8)]
-    return socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, b"".join(words))
 
 
 @pytest.mark.parametrize(

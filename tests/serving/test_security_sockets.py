@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
-from hostile import GREETING, SENDING_KINDS, Assailant, bound_sockets, long_frame, owner_of, raw_unix, ready
+from hostile import GREETING, SENDING_KINDS, Assailant, bound_sockets, long_frame, owner_of, pickles, raw_unix, ready
 from tree import Tree, in_parallel, until
 
 from actorlm.runtime.header import Header, Kind
@@ -249,15 +249,6 @@ def test_e04_subscriptions_without_end(tree, sockets, assailant, unharmed, secon
     assailant.subscribe_for(sockets["engine-0-steps"], seconds)
     steps.join()
     assert answers[0]["usage"]["completion_tokens"] == 1500 * seconds
-
-
-def pickles(target):
-    """Two pickles that touch a file when they are loaded, written out."""
-    command = b"touch " + str(target).encode()
-    return [
-        b"cposix\nsystem\n(S'" + command + b"'\ntR.",
-        b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c" + bytes([len(command)]) + command + b"\x85R.",
-    ]
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""A47, D02: a real model cut over several workers, under load: each request gets what one device gives it alone."""
+"""A47, D02: a real model cut over several workers, under load: each request gets what one device gives it alone.
+
+And E02, E04: what such workers listen at for each other is on the loopback, and takes no harm from others.
+"""
 
 import random
 from functools import partial
@@ -7,6 +10,7 @@ import pytest
 import tiny_llama
 from answers import joined, parsed
 from exchange import PATHS, Exchange, body_of
+from hostile import GREETING, held_connections, network_sockets, pickles
 from shapes import in_shapes
 from tree import Tree, in_parallel
 
@@ -148,3 +152,31 @@ def test_a47_half_of_the_clients_leave_steps_in_flight(one, tree, rounds, stream
     settled(tree)
     assert tree.text(**common[0]) == expected[0]
     assert "lost" not in tree.log
+
+
+def listeners(tree):
+    """The addresses at which the workers listen for each other."""
+    beside = network_sockets(tree) - {("tcp", "127.0.0.1", tree.port)}
+    assert {(protocol, host) for protocol, host, _ in beside} <= {("tcp", "127.0.0.1")}
+    assert beside or "--pp" not in tree.process.args, "stages have some, and they are not seen"
+    return [(host, port) for _, host, port in sorted(beside)]
+
+
+def test_e02_workers_listen_on_the_loopback_alone(tree):
+    listeners(tree)
+
+
+def test_e04_garbage_at_the_listeners_of_workers_does_no_harm(tree, tmp_path):
+    asked = {"prompt": [1] * 40, "max_tokens": 40, "ignore_eos": True} | DRAWN
+    expected = tree.text(**asked)
+    before, said = tree.processes().keys(), len(tree.log.splitlines())
+    pwned = tmp_path / "pwned"
+    noise = random.Random(4).randbytes(10_000)
+    payloads = [b"", bytes(8), noise, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", GREETING[:10], *pickles(pwned)]
+    for address in listeners(tree):
+        with held_connections(address, payloads, 20):
+            assert tree.text(**asked) == expected
+    assert tree.text(**asked) == expected
+    assert tree.processes().keys() == before
+    assert len(tree.log.splitlines()) <= said + 1, tree.log
+    assert not pwned.exists()
