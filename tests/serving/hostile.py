@@ -93,6 +93,7 @@ class Assailant:
 
     def __init__(self):
         self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, 10_000)
 
     def send(self, path, kind, messages, identity=None, settle=0.05):
         """Sends multipart messages over one new socket; what has no room within 2 s is left."""
@@ -124,6 +125,20 @@ class Assailant:
                     number += 1
                 except zmq.Again:
                     time.sleep(0.001)
+
+    @contextlib.contextmanager
+    def deaf_subscribers(self, path, count):
+        """So many subscribe to everything within the block, and never read."""
+        sockets = [self._context.socket(zmq.SUB) for _ in range(count)]
+        for one in sockets:
+            one.setsockopt(zmq.LINGER, 0)
+            one.setsockopt(zmq.RCVHWM, 1)
+            one.setsockopt(zmq.RCVBUF, 1)
+            one.setsockopt(zmq.SUBSCRIBE, b"")
+            one.connect(f"ipc://{path}")
+        yield
+        for one in sockets:
+            one.close()
 
     def close(self):
         self._context.destroy(linger=0)

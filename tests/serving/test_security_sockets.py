@@ -6,6 +6,7 @@ import socket
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -235,6 +236,21 @@ def test_e04_many_connections(tree, sockets, unharmed, count):
     tree.sentinel()
     for connection in held:
         connection.close()
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.long)])
+def test_e03_subscribers_that_never_read(tree, sockets, assailant, unharmed, count):
+    """Each takes the shortest queue there is, so that what it does not read is kept on the other side."""
+    asked = {"max_tokens": 1500, "ignore_eos": True, "temperature": 0}
+    expected = tree.text("x", **asked)
+    before = {pid: tree.memory_kib(pid) for pid in tree.processes()}
+    with ExitStack() as stack:
+        for path in sockets.values():
+            stack.enter_context(assailant.deaf_subscribers(path, count))
+        for _ in range(3):
+            assert tree.text("x", **asked) == expected
+        grown = {name: (tree.memory_kib(pid) - before[pid]) / 1024 for pid, name in tree.processes().items()}
+        assert max(grown.values()) < 24 + count / 20, grown  # a connection has some KiB of buffers
 
 
 @pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.long)])
