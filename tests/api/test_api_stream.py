@@ -4,9 +4,12 @@ import json
 
 import httpx
 import pytest
-from fake_backend import chat, text
+from fake_backend import chat, make_client, text
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
-from actorlm.errors import Interrupted
+from actorlm.config import HttpConfig
+from actorlm.errors import DeadlineExceeded, Interrupted, Overloaded, Poisoned
 
 ROUTES = {"/v1/chat/completions": chat, "/v1/completions": text}
 
@@ -105,13 +108,32 @@ async def test_b14_stream_options_without_a_stream(client, path):
     assert answer.json()["error"]["param"] == "stream_options"
 
 
+FAILURES = {
+    "interrupted": Interrupted("engine-0 died"),
+    "poisoned": Poisoned("3 replicas died of it"),
+    "deadline_exceeded": DeadlineExceeded("not within 2 s"),
+    "overloaded": Overloaded("not read within 5 s"),
+    "internal_error": ValueError("secret"),
+}
+
+
+@pytest.fixture
+def lines():
+    """What is logged, with the request's id as the server's log has it."""
+    with capture_logs([merge_contextvars]) as captured:
+        yield captured
+
+
+def told(lines):
+    """The ids, codes and levels of all lines, but for one with the traceback of a bug."""
+    return [(line.get("request_id"), line.get("code"), line["log_level"]) for line in lines if "exc_info" not in line]
+
+
 @pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize(
-    ("failure", "code"), [(Interrupted("engine-0 died"), "interrupted"), (ValueError("secret"), "internal_error")]
-)
-async def test_b15_an_error_in_mid_stream_is_an_event(client, backend, path, failure, code):
-    backend.fail_at = (2, failure)
-    answer = await client.post(path, json=ROUTES[path](stream=True, n=2))
+@pytest.mark.parametrize("code", FAILURES)
+async def test_b15_an_error_in_mid_stream_is_an_event_and_a_line_in_the_log(client, backend, lines, path, code):
+    backend.fail_at = (2, FAILURES[code])
+    answer = await client.post(path, json=ROUTES[path](stream=True, n=2), headers={"x-request-id": "mine"})
     assert answer.status_code == 200
     *others, last = parsed(answer.text)
     assert others
@@ -120,13 +142,27 @@ async def test_b15_an_error_in_mid_stream_is_an_event(client, backend, path, fai
     assert set(last["error"]) == {"message", "type", "param", "code"}
     assert "secret" not in answer.text
     assert all(choice["finish_reason"] is None for event in others for choice in event["choices"])
+    assert told(lines) == [("mine", code, "warning")]
+    bugs = [line for line in lines if "exc_info" in line]
+    assert [line["request_id"] for line in bugs] == (["mine"] if code == "internal_error" else [])
 
 
-async def test_b15_an_answer_that_is_not_streamed_is_an_error_then(client, backend):
-    backend.fail_at = (2, Interrupted("engine-0 died"))
-    answer = await client.post("/v1/completions", json=text())
+async def test_b15_a_stream_that_is_kept_alive_tells_of_errors_in_the_same_way(backend, lines):
+    backend.fail_at = (0, FAILURES["deadline_exceeded"])
+    async with make_client(backend, HttpConfig(stream_keep_alive_s=5)) as client:
+        answer = await client.post("/v1/completions", json=text(stream=True), headers={"x-request-id": "mine"})
+    [event] = parsed(answer.text)
+    assert event["error"]["code"] == "deadline_exceeded"
+    assert told(lines) == [("mine", "deadline_exceeded", "warning")]
+
+
+@pytest.mark.parametrize("code", ["interrupted", "poisoned"])
+async def test_b15_an_answer_that_is_not_streamed_is_an_error_then(client, backend, lines, code):
+    backend.fail_at = (2, FAILURES[code])
+    answer = await client.post("/v1/completions", json=text(), headers={"x-request-id": "mine"})
     assert answer.status_code == 500
-    assert answer.json()["error"]["code"] == "interrupted"
+    assert answer.json()["error"]["code"] == code
+    assert told(lines) == [("mine", code, "warning")]
 
 
 async def test_b15_a_generation_that_stops_too_early_is_an_error(client, backend):
