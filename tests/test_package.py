@@ -27,10 +27,15 @@ MODULES = {
     "codeop",
     "runpy",
     "copyreg",
+    "multiprocessing",
+    "xmlrpc",
 }
 BUILTINS = {"eval", "exec", "compile", "__import__", "globals", "locals"}
 METHODS = {"recv_pyobj", "send_pyobj", "recv_serialized", "mktemp", "system", "popen", "load_state_dict_from_url"}
-TORCH_LOADS = {("torch", "load"), ("torch", "save"), ("numpy", "load"), ("np", "load"), ("torch", "hub")}
+METHODS |= {"ProcessPoolExecutor", "gather_object", "all_gather_object", "DistributedDataParallel", "rpc"}
+METHODS |= {f"{verb}_object_list" for verb in ("broadcast", "scatter", "send", "recv")}
+TORCH_LOADS = {(module, name) for module in ("numpy", "np", "torch") for name in ("load", "save")}
+TORCH_LOADS |= {("torch", name) for name in ("hub", "jit", "package", "multiprocessing")}
 KEYWORDS = {("weights_only", False), ("allow_pickle", True), ("trust_remote_code", True), ("shell", True)}
 
 HEAVY = (
@@ -48,14 +53,21 @@ HEAVY = (
 )
 
 
+def is_suspect(dotted):
+    """Whether what is imported could run or load code."""
+    parts = dotted.split(".")
+    return parts[0] in MODULES or not METHODS.isdisjoint(parts) or tuple(parts[:2]) in TORCH_LOADS
+
+
 def suspects(tree):
     """The nodes that could run or load code, with what they are."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                yield from ((node, one.name) for one in names if one.name.split(".")[0] in MODULES)
-            case ast.ImportFrom(module=str(module), level=0) if module.split(".")[0] in MODULES:
-                yield node, module
+                yield from ((node, one.name) for one in names if is_suspect(one.name))
+            case ast.ImportFrom(module=str(module), level=0, names=names):
+                dotted = [f"{module}.{one.name}" for one in names]
+                yield from ((node, one) for one in dotted if is_suspect(one))
             case ast.Call(func=ast.Name(id=name)) if name in BUILTINS:
                 yield node, name
             case ast.Attribute(attr=name) if name in METHODS:
@@ -74,6 +86,30 @@ def test_e01_no_code_from_bytes(path):
     assert "pickle" not in text.lower()  # scanners flag the word, too
 
 
+BAD_LINES = (
+    "from torch import Tensor, load",
+    "from torch import load as read",
+    "from numpy import load",
+    "import torch.hub",
+    "import torch.multiprocessing as mp",
+    "from torch import multiprocessing",
+    "import multiprocessing",
+    "from multiprocessing.connection import Client",
+    "from multiprocessing.reduction import ForkingPickler",
+    "from concurrent.futures import ProcessPoolExecutor",
+    "futures.ProcessPoolExecutor()",
+    "from torch.distributed import broadcast_object_list",
+    "from torch.distributed.rpc import rpc_sync",
+    "from torch.distributed import rpc",
+    "dist.broadcast_object_list(x)",
+    "dist.all_gather_object(x, y)",
+    "torch.distributed.gather_object(x)",
+    "dist.scatter_object_list(x, y)",
+    "dist.recv_object_list(x)",
+    "dist.send_object_list(x)",
+)
+
+
 def test_e01_the_check_finds_what_it_looks_for():
     bad = """
 import pickle
@@ -87,7 +123,10 @@ numpy.load(path, allow_pickle=True)
 subprocess.run(x, shell=True)
 """
     assert len(list(suspects(ast.parse(bad)))) == 11
+    for line in BAD_LINES:
+        assert list(suspects(ast.parse(line))), line
     good = "import re\nre.compile('x')\nself.eval = model.eval()\nsubprocess.run(x, shell=False)\n"
+    good += "import torch.nn.functional\nfrom torch import distributed, Tensor\nfrom numpy import array\njson.load(x)\n"
     assert not list(suspects(ast.parse(good)))
 
 

@@ -133,8 +133,17 @@ def test_b25_a_stream_that_waits_in_the_queue_is_kept_alive(start):
 # Limits of keys.
 
 
+def from_elsewhere(number):
+    """What a client, or a proxy, may say of where a request comes from."""
+    address = f"10.0.0.{number}"
+    return {"x-forwarded-for": address, "x-real-ip": address, "forwarded": f"for={address}"}
+
+
 def test_callers_have_their_limits_and_their_shares(start, tmp_path):
-    """One may have three open at once; of another, who has nothing waiting, one request passes all that wait."""
+    """One may have three open at once; of another, who has nothing waiting, one request passes all that wait.
+
+    Callers are told apart by their keys, wherever they say that they are (e21).
+    """
     keys = {name: f"{name}-" + "0123456789abcdef" * 3 for name in ("heavy", "light")}
     file = tmp_path / "keys.toml"
     file.write_text(
@@ -155,12 +164,12 @@ def test_callers_have_their_limits_and_their_shares(start, tmp_path):
         next(first.raw_events())
         error = error_of(tree.post(COMPLETIONS, body, headers=heavy), 429)
         assert (error["code"], "max_requests is 3" in error["message"]) == ("rate_limit_exceeded", True)
-        answer = tree.post(COMPLETIONS, body | {"stream": False, "max_tokens": 2}, headers=light)
+        answer = tree.post(COMPLETIONS, body | {"stream": False, "max_tokens": 2}, headers=light | from_elsewhere(1))
         assert answer.status_code == 200, answer.text
         assert not any(one.has_ended() for one in others), "it has waited for them"
         *_, done = first.raw_events()
         assert done == b"data: [DONE]\n\n"
-        assert tree.post(COMPLETIONS, body | {"max_tokens": 1}, headers=light).status_code == 200
-        refused = tree.post(COMPLETIONS, body, headers=light)
+        assert tree.post(COMPLETIONS, body | {"max_tokens": 1}, headers=light | from_elsewhere(2)).status_code == 200
+        refused = tree.post(COMPLETIONS, body, headers=light | from_elsewhere(3))
         assert "requests_per_minute, 2" in error_of(refused, 429)["message"]
         assert 1 < int(refused.headers["retry-after"]) <= 30

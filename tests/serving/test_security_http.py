@@ -1,4 +1,4 @@
-"""E15, E23, E18, E10: without the key nothing but liveness; no CORS; nothing is fetched; nothing is multiplied."""
+"""E15, E23, E18, E10, E01: without the key nothing but liveness; no CORS; nothing is fetched, multiplied or loaded."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hostile import head, post, raw_http, status_of
+from hostile import head, pickles, post, raw_http, status_of
 from tree import Tree, in_parallel
 
 from actorlm.api.key_edit import add
@@ -323,6 +323,24 @@ def test_e17_no_field_is_a_tensor_a_path_or_a_template(null_tree, listener, fiel
     assert answer.json()["error"]["param"] == field
     with pytest.raises(TimeoutError):
         listener.accept()
+
+
+# E01.
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"])
+def test_e01_a_pickle_is_no_body(null_tree, tmp_path, path):
+    pwned = tmp_path / "pwned"
+    for payload in pickles(pwned):
+        for content_type, status in (("application/json", 400), ("application/octet-stream", 415), ("text/plain", 415)):
+            answer = null_tree.client.post(path, content=payload, headers={"content-type": content_type})
+            assert answer.status_code == status, answer.text
+        text = payload.decode("latin-1")
+        for field in ({"prompt": text, "colour": text}, {"model": text}, {"messages": text}, {"tokens": text}):
+            assert null_tree.post(path, {"max_tokens": 1} | field).status_code in (400, 404)
+        assert status_of(raw_http(null_tree, payload + b"\r\n\r\n", 2)) in (0, 400)
+    null_tree.sentinel()
+    assert not pwned.exists()
 
 
 # E10.
