@@ -78,6 +78,13 @@ async def test_e11_a_chat_is_rendered_beside_the_loop(backend, what):
     assert [one.elsewhere for one in backend.watched] == [[True], [True]]
 
 
+async def test_a37_what_is_long_in_any_part_of_a_message_counts(backend):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": LONG}}
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    assert await backend.render_chat(messages, Rendering())
+    assert [one.elsewhere for one in backend.watched] == [[True], [True]]
+
+
 async def test_a_short_chat_is_rendered_at_once(backend):
     """Which shows that the tests above can tell."""
     assert await backend.render_chat([{"role": "user", "content": "Hi"}], Rendering())
