@@ -175,7 +175,7 @@ def test_a03_what_cannot_be_repaired_ends_the_tree(start, tiny_llama, tmp_path):
 
 
 def test_a03_a_restart_that_never_gets_ready_is_a_death(start):
-    tree = start(*NULL, "--start-timeout-s", 4)
+    tree = start(*NULL, "--start-timeout-s", 8)
     first = tree.kill("engine-0")
     stuck = until(
         lambda: next((pid for name, pid in pids(tree).items() if name == "engine-0" and pid != first), 0),
@@ -183,7 +183,7 @@ def test_a03_a_restart_that_never_gets_ready_is_a_death(start):
         every=0.001,
     )
     os.kill(stuck, signal.SIGSTOP)
-    until(lambda: f"lost engine-0 (pid {stuck}): killed by SIGKILL (not ready after 4 s" in tree.log, 8)
+    until(lambda: f"lost engine-0 (pid {stuck}): killed by SIGKILL (not ready after 8 s" in tree.log, 12)
     until_whole_again(tree)
 
 
