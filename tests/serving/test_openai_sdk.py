@@ -1,7 +1,10 @@
 """The `openai` package as people use it, against a whole tree."""
 
 import asyncio
+import json
+import time
 
+import httpx
 import null_model
 import openai
 import pytest
@@ -185,15 +188,69 @@ def test_an_unknown_route(client, model):
         client.embeddings.create(model=model, input="x")
 
 
-async def test_a_full_server_is_its_rate_limit_error(tree_of):
-    """And its retries, which heed Retry-After, get through once there is room."""
-    tree = tree_of("--model-impl", "null", "--max-num-seqs", 1, "--max-waiting", 1, "--null-step-ms", 5)
-    async with openai.AsyncOpenAI(base_url=f"{tree.url}/v1", api_key="x", max_retries=0) as client:
+class Attempts:
+    """Every request that an SDK sends over `http`, and how long it waited before those that are retries."""
+
+    def __init__(self):
+        self.statuses, self.waits = [], []
+        self._refused = {}
+        self.http = httpx.AsyncClient(event_hooks={"request": [self._sent], "response": [self._answered]}, timeout=60)
+
+    async def _sent(self, request):
+        if int(request.headers["x-stainless-retry-count"]):
+            asked, at = self._refused.pop(json.loads(request.content)["seed"])
+            self.waits.append((time.monotonic() - at, asked))
+
+    async def _answered(self, response):
+        self.statuses.append(response.status_code)
+        if response.status_code == 429:
+            seed = json.loads(response.request.content)["seed"]
+            self._refused[seed] = int(response.headers["retry-after"]), time.monotonic()
+
+
+def arrivals(tree):
+    """What has come to the server, those that it refused included."""
+    return tree.total("requests_accepted_total")
+
+
+@pytest.fixture
+def full_tree(tree_of):
+    return tree_of("--model-impl", "null", "--max-num-seqs", 1, "--max-waiting", 1, "--null-step-ms", 5)
+
+
+async def test_c23_a_full_server_is_its_rate_limit_error(full_tree):
+    """And its retries, which heed Retry-After, get through once there is room. The server sees each of them once."""
+    tree, attempts = full_tree, Attempts()
+    async with openai.AsyncOpenAI(
+        base_url=f"{tree.url}/v1", api_key="x", max_retries=0, http_client=attempts.http
+    ) as client:
         ask = {"model": tree.model, "prompt": "x", "max_tokens": 40, "extra_body": {"ignore_eos": True}}
-        answers = await asyncio.gather(*(client.completions.create(**ask) for _ in range(5)), return_exceptions=True)
+        asked = [ask | {"seed": number} for number in range(5)]
+        answers = await asyncio.gather(*(client.completions.create(**one) for one in asked), return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, openai.RateLimitError)]
         assert 0 < len(refused) < 5
         assert all(1 <= int(error.response.headers["retry-after"]) <= 30 for error in refused)
+        assert len(attempts.statuses) == 5
+        before, attempts.statuses[:] = arrivals(tree), []
         patient = client.with_options(max_retries=8)
-        answers = await asyncio.gather(*(patient.completions.create(**ask) for _ in range(5)))
+        answers = await asyncio.gather(*(patient.completions.create(**one) for one in asked))
         assert all(answer.usage.completion_tokens == 40 for answer in answers)
+    assert sorted(attempts.statuses) == [200] * 5 + [429] * len(attempts.waits)
+    assert arrivals(tree) - before == len(attempts.statuses)
+    assert attempts.waits
+    for waited, retry_after in attempts.waits:
+        assert waited > retry_after - 0.1, attempts.waits
+    tree.settled()
+
+
+async def test_c23_an_attempt_that_timed_out_is_not_computed_beside_the_next(full_tree):
+    tree = full_tree
+    before = arrivals(tree)
+    async with openai.AsyncOpenAI(base_url=f"{tree.url}/v1", api_key="x", max_retries=1, timeout=2) as client:
+        with pytest.raises(openai.APITimeoutError):
+            await client.completions.create(
+                model=tree.model, prompt="x", max_tokens=4000, extra_body={"ignore_eos": True}
+            )
+    tree.settled(1)
+    assert arrivals(tree) - before == 2
+    assert tree.metrics()["request_success_total", (("finished_reason", "abort"),)] == 2
