@@ -37,6 +37,8 @@ class SlowReader:
         self._sock.connect(("127.0.0.1", tree.port))
         self._sock.sendall(head % (self.name.encode(), len(data)) + data)
         self._read = b""
+        self.sizes = []
+        """Tokens of each event that has some, once all is read."""
 
     def expected(self):
         """The texts of the whole stream."""
@@ -57,6 +59,7 @@ class SlowReader:
         bodies = [json.loads(event) for event in events]
         error = bodies.pop()["error"] if "error" in bodies[-1] else None
         choices = [body["choices"][0] for body in bodies]
+        self.sizes = [len(choice["logprobs"]["tokens"]) for choice in choices if choice["logprobs"]]
         return ["".join(one["text"] for one in choices if one["index"] == index) for index in range(2)], error
 
     def close(self):
@@ -118,6 +121,8 @@ def test_b24_who_reads_slowly_costs_little_and_holds_up_nobody(tree_of, tokens):
             texts, error = reader.read_all()
             if error is None:
                 assert texts == reader.expected()
+                assert sum(reader.sizes) == 2 * tokens
+                assert len(reader.sizes) < tokens / 2, "what waited was not merged"
             else:
                 assert tokens > 500
                 assert error["code"] == "overloaded"
