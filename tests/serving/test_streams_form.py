@@ -2,14 +2,16 @@
 
 import json
 import time
+from functools import partial
 
 import null_model
 import openai
 import pytest
 from answers import both_ways, counts, events, joined, parsed, text_of, whole
 from exchange import PATHS, Exchange, body_of
+from idle_proxy import proxied
 from null_model import MESSAGE_END, bias
-from tree import PATIENCE, until
+from tree import PATIENCE, in_parallel, until
 
 pytestmark = [pytest.mark.serving]
 
@@ -292,6 +294,26 @@ def test_b25_a_stream_that_waits_is_kept_alive(start):
     assert lines.count(": keep-alive") >= 3
     assert lines[0] == ": keep-alive"
     assert lines[-1] == "data: [DONE]"
+
+
+def test_b25_a_long_prefill_through_a_proxy_that_closes_what_is_silent(start):
+    """A prompt of 4000 tokens takes 250 steps, five seconds, of which the proxy allows two; the SDK is the client."""
+    options = ("--model-impl", "null", "--null-step-ms", "20", "--max-num-batched-tokens", "16")
+    silent, kept = start(*options, ready=False), start(*options, "--stream-keep-alive-s", "0.2", ready=False)
+
+    def ask(tree):
+        asked = {"model": tree.model, "prompt": "x" * 4000, "max_tokens": 2, "logit_bias": bias(b"A")}
+        with (
+            proxied(tree.port, idle_s=2) as port,
+            openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client,
+        ):
+            return "".join(chunk.choices[0].text for chunk in client.completions.create(**asked, stream=True))
+
+    cut, answer = in_parallel([partial(ask, tree.wait_ready()) for tree in (silent, kept)])
+    assert isinstance(cut, openai.APIConnectionError)
+    assert answer == "AA"
+    aborted = ("request_success_total", (("finished_reason", "abort"),))
+    until(lambda: silent.metrics().get(aborted) == 1, 5)
 
 
 def test_b25_a_stream_that_is_queued_is_kept_alive(start):
