@@ -1,20 +1,20 @@
-"""A stream that is read on a thread while the test does something to its tree."""
+"""A request whose answer is read on a thread while the test does something to its tree."""
 
 import json
 import threading
 from http.client import HTTPException
 
 from exchange import PATHS, Exchange, body_of
-from tree import until
+from tree import in_parallel, until
 
 GENERATED = {"ignore_eos": True, "temperature": 0, "max_tokens": 4000}
 
 
 class Streaming:
-    """One streamed completion, endless unless `fields` say otherwise.
+    """One completion, streamed and endless unless `fields` say otherwise.
 
-    `ending` is "running", then "done" (a finish reason and [DONE]), "error" (an error event and [DONE], or a status
-    of its own) or "cut" (anything else). `error` is the error object, `status` the HTTP status.
+    `ending` is "running", then "done" (a finish reason and [DONE], or a whole body), "error" (an error event and
+    [DONE], or a status of its own) or "cut" (anything else). `error` is the error object, `status` the HTTP status.
     """
 
     def __init__(self, tree, **fields):
@@ -41,7 +41,8 @@ class Streaming:
     def _read(self):
         try:
             self.status = self._exchange.response.status
-            ending = self._read_events() if self.status == 200 else self._read_error()
+            answered = self._read_events if self.asked[2]["stream"] else self._read_whole
+            ending = answered() if self.status == 200 else self._read_error()
         except (OSError, ValueError, HTTPException):
             ending = "cut"
         self.ending = ending
@@ -49,6 +50,10 @@ class Streaming:
     def _read_error(self):
         self.error = self._exchange.json()["error"]
         return "error"
+
+    def _read_whole(self):
+        self._take(self._exchange.json())
+        return "done" if self.finish else "cut"
 
     def _read_events(self):
         for raw in self._exchange.raw_events():
@@ -75,10 +80,13 @@ def running(tree, count, **fields):
 def assert_undisturbed(streams, seconds=40):
     """Each stream ends as it would have ended had nothing happened; to be asked when the tree is whole again."""
     assert endings(streams, seconds) == ["done"] * len(streams), [stream.error for stream in streams]
-    for stream in streams:
-        tree, path, fields = stream.asked
-        calm = tree.post(path, body_of(tree, path, **fields | {"stream": False})).json()["choices"][0]
-        assert (stream.text, stream.finish) == (calm["text"], calm["finish_reason"])
+    calm = in_parallel([lambda stream=stream: _asked_again(*stream.asked) for stream in streams])
+    assert [(stream.text, stream.finish) for stream in streams] == calm
+
+
+def _asked_again(tree, path, fields):
+    answer = tree.post(path, body_of(tree, path, **fields | {"stream": False})).json()["choices"][0]
+    return answer["text"], answer["finish_reason"]
 
 
 def endings(streams, seconds=30):
