@@ -45,6 +45,17 @@ def test_three_hosts_one_of_them_killed(up):
     assert {a.pid("engine-0"), c.pid("engine-2")} == kept
 
 
+def test_a26_hosts_that_are_cut_off_from_the_start_name_each_other(up, network):
+    network.cut("a", "b")
+    up.write({"a": "devices = [0]", "b": "devices = [0]"}, "[parallel]\ndata = 2\n")
+    a, b = up("a"), up("b")
+    a.wait_for("waiting for host b: run `actorlm up")
+    b.wait_for("waiting for the lead, host a, `actorlm up")
+    assert a.client.get("/ready").status_code == 503
+    network.heal("a", "b")
+    _ask_all(a.wait_ready())
+
+
 def test_a_short_partition_loses_no_host(up, network):
     a, b = _two(up)
     texts = _ask_all(a)

@@ -2,11 +2,13 @@
 
 import random
 import signal
+import socket
 import tomllib
 
 import httpx
 import pytest
 from hostile import network_sockets
+from test_life_stop import DRAINED, assert_ended, send
 from tree import in_parallel, until
 
 from actorlm import make_keys
@@ -93,12 +95,23 @@ def test_two_hosts_serve_whoever_starts_first(deployment, up, order):
 
 def test_a26_a_missing_host_is_named_with_what_to_run_there_until_the_start_times_out(deployment, up):
     file = deployment({"a": {}, "b": {}}, parallel={"data": 2})
-    a = up(file, "a", "--start-timeout-s", "10")
+    a = up(file, "a", "--start-timeout-s", "14")
     until(lambda: _status(a) == 503, 10)
     assert a.wait() == 1
-    assert f"waiting for host b: run `actorlm up {file} --on b` on 127.0.0.2" in a.log
-    assert "not ready after 10 s: engine-1" in a.log.splitlines()[-1]
+    assert a.log.count(f"waiting for host b: run `actorlm up {file} --on b` on 127.0.0.2") >= 2, "every ten seconds"
+    assert "not ready after 14 s: engine-1" in a.log.splitlines()[-1]
     assert a.processes() == {}
+
+
+def test_a11_a_lead_that_waits_for_a_host_is_told_to_stop(deployment, up):
+    first = random.randrange(100, 300) * 100
+    file = deployment({"a": {}, "b": {}}, parallel={"data": 2}, sockets={"ports": f"{first}-{first + 9}"})
+    a = up(file, "a")
+    until(lambda: "waiting for host b" in a.log, 10)
+    send(a, signal.SIGTERM)
+    assert_ended(a, DRAINED, 5)
+    for port in range(first, first + 10):
+        socket.create_server(("127.0.0.1", port)).close()
 
 
 def test_a26_a_host_without_its_lead_ends_at_the_start_timeout(deployment, up):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from streaming import Streaming, endings, running
-from tree import ACTORLM, until
+from tree import ACTORLM, Tree, until
 
 pytestmark = [pytest.mark.serving]
 
@@ -134,6 +134,26 @@ def test_a19_a_hard_kill_leaves_nothing_that_grows(start, home, rounds):
     assert tree.stop() == (0, {})
     assert files(home) == []
     assert shared_memory() == before
+
+
+ALONE = ("unshare", "--mount", "--map-root-user", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"')
+
+
+@pytest.mark.skipif(
+    subprocess.run([*ALONE, "sh", "true"], capture_output=True, check=False).returncode != 0,
+    reason="there are no mount namespaces",
+)
+def test_a19_workers_leave_nothing_in_shared_memory(start, home, tiny_llama):
+    """Neither where they are killed nor where they stop. There is little of it, and nobody else's."""
+    for end in (kill_all, Tree.stop):
+        tree = start(tiny_llama, "--tp", 2, env=home, command=(*ALONE, "sh", ACTORLM, "up"))
+        shared = os.open(f"/proc/{tree.process.pid}/root/dev/shm", os.O_RDONLY)
+        tree.text("x", max_tokens=3)
+        end(tree)
+        assert tree.processes() == {}
+        assert os.listdir(shared) == []  # noqa: PTH208 - a descriptor
+        os.close(shared)
+    assert files(home) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
