@@ -33,7 +33,7 @@ class Tcp(NamedTuple):
 
 def parse_host(key: str, value: str) -> str:
     """An address or a name, without brackets. Raises ConfigError naming the key."""
-    host = value.removeprefix("[").removesuffix("]") if value.startswith("[") and value.endswith("]") else value
+    host = unbracketed(value)
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -55,4 +55,10 @@ def parse_ports(key: str, value: str) -> range:
 
 def bracketed(host: str) -> str:
     """As it is written before a port."""
+    host = unbracketed(host)
     return f"[{host}]" if ":" in host else host
+
+
+def unbracketed(host: str) -> str:
+    """As it is resolved."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host

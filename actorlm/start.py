@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from actorlm.addresses import bracketed, unbracketed
 from actorlm.api.keys import open_keys
 from actorlm.api.tls import Tls
 from actorlm.checkpoint.description import ModelDescription
@@ -72,7 +73,7 @@ def check_files(http: HttpConfig) -> None:
 
 def listen(config: Config) -> socket.socket:
     """The HTTP socket, held by the supervisor so that frontends share it and a restart refuses nobody."""
-    host, port = config.http.host, config.http.port
+    host, port = unbracketed(config.http.host), config.http.port
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -89,5 +90,5 @@ def listen(config: Config) -> socket.socket:
 
 def url(http: HttpConfig, port: int, host: str = "") -> str:
     """The service's address as a URL, on the host of these options or another one."""
-    scheme, host = "http" if http.tls_certificate is None else "https", host or http.host
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    scheme = "http" if http.tls_certificate is None else "https"
+    return f"{scheme}://{bracketed(host or http.host)}:{port}"

@@ -6,6 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from actorlm.addresses import bracketed
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config
 from actorlm.messages.operator import ActorDescribed, TreeDescribed
@@ -35,7 +36,8 @@ def print_plan(topology: Topology, config: Config, model: ModelDescription, kern
     console.print(
         f"model    {model.name}: {model.architecture}, {model.num_parameters:,} parameters, {model.path or 'built in'}"
     )
-    console.print(f"http     {config.http.host}:{config.http.port}, shared by {config.http.frontends} frontend(s)")
+    address = f"{bracketed(config.http.host)}:{config.http.port}"
+    console.print(f"http     {address}, shared by {config.http.frontends} frontend(s)")
     console.print(f"clients  {', '.join(topology.address(one.name) for one in topology.of_role(Role.FRONTEND))}")
     console.print(f"sockets  {topology.address('NAME')}, in a private directory made at the start")
     _print_hosts(console, topology, config)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actorlm.addresses import Tcp, parse_host, parse_ports
+from actorlm.addresses import Tcp, bracketed, parse_host, parse_ports, unbracketed
 from actorlm.errors import ConfigError
 
 
@@ -56,3 +56,8 @@ def test_ports_are_both_ends_and_all_between():
     for wrong in ("2-1", "0-5", "1-65536"):
         with pytest.raises(ConfigError, match=f"sockets.ports is '{wrong}'"):
             parse_ports("sockets.ports", wrong)
+
+
+@pytest.mark.parametrize("text", ["::1", "[::1]"])
+def test_a21_brackets_may_be_there_already(text):
+    assert (bracketed(text), unbracketed(text)) == ("[::1]", "::1")

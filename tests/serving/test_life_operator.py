@@ -49,12 +49,12 @@ def ps(home):
 
 
 def test_plan_shows_what_up_starts_and_starts_nothing(start, home):
-    status, table = command("plan", *MANY, home=home)
+    status, table = command("plan", *MANY, "--host", "::1", home=home)
     assert status == 0, table
     planned = {name: cells[0] for name, cells in rows(table[: table.index("binds")]).items() if name != "process"}
     assert ACTORS.items() <= planned.items()
     assert "supervisor" in planned
-    for fact in ("262,144 tokens", "executor broadcast", "127.0.0.1:8000", "ipc://", "null"):
+    for fact in ("262,144 tokens", "executor broadcast", " [::1]:8000", "ipc://", "null"):
         assert fact in table
     assert not any(os.scandir(home["XDG_RUNTIME_DIR"]))
     tree = start(*MANY, env=home)

@@ -223,13 +223,13 @@ def test_a16_the_port_of_another_tree(start, null_tree):
     null_tree.sentinel()
 
 
-@pytest.mark.parametrize(("host", "served"), [("::1", ["[::1]"]), ("::", ["[::1]", "127.0.0.1"])], ids=["::1", "::"])
+@pytest.mark.parametrize(("host", "served"), [("::1", ["[::1]"]), ("[::1]", ["[::1]"]), ("::", ["[::1]", "127.0.0.1"])])
 def test_a21_an_ipv6_address_to_listen_on(start, host, served):
     """It is served, and printed with brackets; all addresses of IPv6 are those of IPv4 as well."""
     tree = start(*NULL, "--host", host, ready=False)
     tree.client.base_url = f"http://[::1]:{tree.port}"
     tree.wait_ready()
-    until(lambda: f": http://[{host}]:{tree.port} serves null" in tree.log, 5)
+    until(lambda: f": http://[{host.strip('[]')}]:{tree.port} serves null" in tree.log, 5)
     for address in served:
         tree.client.base_url = f"http://{address}:{tree.port}"
         tree.sentinel()
