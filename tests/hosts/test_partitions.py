@@ -4,10 +4,8 @@ import threading
 import time
 
 import pytest
-from tree import in_parallel, until
-
-SLOW = 'model_impl = "null"\nnull_step_ms = 20'
-STREAM = {"max_tokens": 400, "temperature": 0}
+from disturbed import SLOW, streams, texts
+from tree import until
 
 
 def _two(up, text="[parallel]\ndata = 2\n"):
@@ -96,20 +94,13 @@ def test_streams_go_on_when_the_host_that_computes_them_is_cut_off(up, network):
     up.write({"a": "devices = [0]", "b": "devices = [0]"}, "[parallel]\ndata = 2\n", model=SLOW)
     a, _ = up("a"), up("b")
     a.wait_ready()
-    expected = [a.streamed_text(f"number {number}", **STREAM) for number in range(2)]
-    jobs = [lambda number=number: a.streamed_text(f"number {number % 2}", **STREAM) for number in range(8)]
-    results = []
-    streams = threading.Thread(target=lambda: results.extend(in_parallel(jobs)))
-    streams.start()
-    until(lambda: a.total("num_requests_running") == 8, 20)
-    network.cut("a", "b")
-    streams.join(200)
-    assert results == expected * 4
+    with streams(a) as expected:
+        network.cut("a", "b")
     assert "lost host b: it is unreachable" in a.log
     network.heal("a", "b")
     a.wait_for("ready again", seconds=30)
-    assert [a.streamed_text(f"number {number}", **STREAM) for number in range(2)] == expected
-    assert a.total("request_success_total") == len(results) + 2 * len(expected)
+    assert texts(a) == expected
+    assert a.total("request_success_total") == 8 + 2 * len(expected)
 
 
 def test_a_slow_wire_that_loses_packets(up, network):
