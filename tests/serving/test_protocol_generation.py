@@ -10,6 +10,8 @@ from null_model import decoded, generated
 from refusals import error_of, refused
 from tree import Tree, until
 
+from actorlm.scheduling.policy import AGEING_STEPS
+
 pytestmark = [pytest.mark.serving, pytest.mark.timeout(300)]
 
 COMPLETIONS, CHAT = PATHS
@@ -129,6 +131,30 @@ def test_d11_the_urgent_go_first(urgent_tree):
     for thread in threads:
         thread.join(60)
     assert order == [-2, 0, 1, 3]
+
+
+def test_d11_who_yields_to_others_without_end_has_its_turn_within_the_bound(urgent_tree):
+    """There is always somebody of a higher level who waits; each holds the slot for eight steps at least."""
+    tree, order, over = urgent_tree, [], threading.Event()
+
+    def ask_on():
+        while not over.is_set():
+            tree.complete("x", max_tokens=8, ignore_eos=True, priority=0)
+            order.append("high")
+
+    highs = [threading.Thread(target=ask_on) for _ in range(4)]
+    for thread in highs:
+        thread.start()
+    try:
+        until(lambda: tree.total("num_requests_waiting") == 3, 10)
+        began = len(order)
+        tree.complete("x", max_tokens=1, priority=1)
+        passed = len(order) - began
+    finally:
+        over.set()
+        for thread in highs:
+            thread.join(60)
+    assert 10 < passed <= AGEING_STEPS / 8 + len(highs) + 1, "it passes those who come more than a level's age later"
 
 
 @pytest.mark.parametrize("priority", [-(2**63), 2**63, -1001, 1001, 1.5, "x", True, [], {}])
