@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import assert_never
 
+from actorlm.actors.ending import STOP_GRACE_S
 from actorlm.actors.processes import Processes, Running
 from actorlm.errors import ConfigError
 from actorlm.messages.host import (
@@ -33,6 +34,7 @@ from actorlm.runtime.identity import steady_clock
 from actorlm.runtime.mailbox import Mailbox
 from actorlm.runtime.network import Link
 from actorlm.runtime.pulse import Pulse
+from actorlm.topology import Role
 from actorlm.wire import Message
 
 ASK_AGAIN_S = 1.0
@@ -211,10 +213,19 @@ class HostAgent(Actor[Inbox | LinkEvent]):
             self._ended.set()
 
     async def _end_processes(self) -> None:
-        for name in self._processes:
+        """Frontends of a host that is released have been told to stop: they get a moment for their last words."""
+        frontends = {name for name in self._processes if name.startswith(f"{Role.FRONTEND}-")}
+        self._ended.clear()
+        if frontends and self.outcome is Outcome.RELEASED:
+            self._kill(set(self._processes) - frontends)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), STOP_GRACE_S)
+        self._kill(self._processes)
+        if list(self._processes):
+            await self._ended.wait()
+
+    def _kill(self, names: Iterable[str]) -> None:
+        for name in names:
             running = self._processes.get(name)
             if running is not None:
                 running.process.signal(signal.SIGKILL)
-        if list(self._processes):
-            self._ended.clear()
-            await self._ended.wait()

@@ -275,12 +275,20 @@ class Supervisor(Actor[Inbox | LinkEvent]):
 
     def host_leaves(self, host: str) -> None:
         """See `agents.Watcher`. Its frontends finish what they have accepted."""
-        frontends = {name for name in self._peers.frontends if self._supervision.children[name].host == host}
-        self._leaving[host] = frontends
+        frontends = self._leaving[host] = set(self._frontends_of(host))
         for frontend in frontends:
             self._peers.say(frontend, Drain(self._drain_timeout_s))
         delay_s = self._drain_timeout_s if frontends else 0.0
-        asyncio.get_running_loop().call_later(delay_s, self._agents.release, host)
+        asyncio.get_running_loop().call_later(delay_s, self._release, host)
+
+    def _frontends_of(self, host: str) -> list[str]:
+        return [name for name in self._peers.frontends if self._supervision.children[name].host == host]
+
+    def _release(self, host: str) -> None:
+        """Its agent waits a moment for its frontends, so that what they have to say leaves."""
+        for frontend in self._frontends_of(host):
+            self._peers.say(frontend, Stop())
+        self._agents.release(host)
 
     def _drained(self, frontend: str) -> None:
         self._end.has_drained(frontend)
@@ -289,7 +297,7 @@ class Supervisor(Actor[Inbox | LinkEvent]):
             if frontend in frontends:
                 frontends.discard(frontend)
                 if not frontends:
-                    self._agents.release(host)
+                    self._release(host)
 
     def host_lost(self, host: str, why: str, *, ordered: bool) -> None:
         """See `agents.Watcher`."""

@@ -6,7 +6,7 @@ import pytest
 
 from actorlm.actors.host_agent import HostAgent, Outcome
 from actorlm.errors import ConfigError
-from actorlm.messages.host import HostAdmitted, HostRefused, SignalProcess, StartProcess, StillLeading
+from actorlm.messages.host import HostAdmitted, HostRefused, HostReleased, SignalProcess, StartProcess, StillLeading
 from actorlm.messages.supervisor import Heartbeat, HostArrived, HostLeaving, ProcessEnded, ProcessStarted
 from actorlm.runtime.events import LinkUp
 from actorlm.runtime.mailbox import Mailbox, Overflow
@@ -132,3 +132,34 @@ async def test_a_host_that_is_told_to_leave_asks_and_a_second_time_does_not_wait
     world.agent.leave()
     await asyncio.wait_for(world.serving, 5)
     assert world.agent.outcome is Outcome.FORCED
+
+
+async def test_frontends_of_a_host_that_is_released_end_by_themselves_and_nobody_else():
+    """They have been told to stop, and send what they have left; others have nothing to say."""
+    world = World()
+    await world.admitted()
+    await world.hear(StartProcess("frontend-1", 1), HostReleased())
+    engine, frontend = world.processes["engine-1"], world.processes["frontend-1"]
+    assert (len(engine.signals), frontend.signals) == (1, [])
+    assert not world.serving.done()
+    frontend.on_exit()
+    await world.serving
+    assert (world.agent.outcome, frontend.signals) == (Outcome.RELEASED, [])
+
+
+async def test_frontends_that_do_not_end_are_killed(monkeypatch):
+    monkeypatch.setattr("actorlm.actors.host_agent.STOP_GRACE_S", 0.01)
+    world = World()
+    await world.admitted()
+    await world.hear(StartProcess("frontend-1", 1), HostReleased())
+    await world.serving
+    assert len(world.processes["frontend-1"].signals) == 1
+
+
+async def test_nobody_waits_for_frontends_of_a_host_that_is_interrupted():
+    world = World()
+    await world.admitted()
+    await world.hear(StartProcess("frontend-1", 1))
+    world.agent.interrupt()
+    await world.serving
+    assert len(world.processes["frontend-1"].signals) == 1
