@@ -63,19 +63,23 @@ def assert_even(counts, took, *, slow):
 @pytest.mark.parametrize("frontends", [1, 2])
 @pytest.mark.parametrize("step_ms", [0, 60])
 def test_a33_a_burst_is_spread_evenly(start, frontends, step_ms):
-    """Right after the start, after idleness, with prompts that all share; and by load where one replica has work."""
+    """Right after the start, after idleness, and with prompts that all share."""
     tree = start(*NULL, "--null-step-ms", step_ms, "--dp", 4, "--frontends", frontends)
     assert_even(*burst(tree), slow=step_ms)
     time.sleep(2)
     assert_even(*burst(tree), slow=step_ms)
     assert_even(*burst(tree, prompt="The same for all of them. " * 4), slow=step_ms)
+
+
+@pytest.mark.parametrize("frontends", [1, 2])
+def test_a33_a_busy_replica_gets_the_least_of_a_burst(start, frontends):
+    tree = start(*NULL, "--null-step-ms", 60, "--dp", 4, "--frontends", frontends)
     job = Streaming(tree, max_tokens=4000)
-    until(lambda: job.texts, 10)
-    busy = next(replica for replica, running in by_replica(tree, "num_requests_running").items() if running)
+    [busy] = until(lambda: [number for number, count in by_replica(tree, "num_requests_running").items() if count], 10)
     counts, _ = burst(tree)
-    if job.ending == "running":
-        assert counts[busy] == min(counts.values()), counts
-        assert counts[busy] < 16, counts
+    assert job.ending == "running"
+    assert counts[busy] == min(counts.values()), counts
+    assert counts[busy] < 16, counts
 
 
 @pytest.mark.long

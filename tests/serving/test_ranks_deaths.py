@@ -102,6 +102,7 @@ def test_a02_a_worker_among_several_stands_still(start):
     """It is named with what it was last doing, long before a step would time out."""
     tree = start(*NULL, "--tp", 2, "--null-step-ms", 20, "--heartbeat-timeout-s", 4, "--max-restarts", 10)
     streams, before = running(tree, 2, max_tokens=300), pids(tree)
+    time.sleep(2.5)  # in which it says what it does
     pid = tree.kill("worker-0-1", signal.SIGSTOP)
     assert_undisturbed(streams)
     until_whole_again(tree)
