@@ -104,10 +104,8 @@ class Chaos:
         async with asyncio.TaskGroup() as tasks:
             for one in kills:
                 pid = await self._meet(one, tasks)
-                while not self._active:  # they have ended while its time came
+                while not await self._strike(one, pid):
                     pid = await self._meet(one._replace(delay_s=0.0), tasks)
-                with contextlib.suppress(ProcessLookupError):
-                    await self._strike(one, pid)
         await self.whole()
         await asyncio.to_thread(self.tree.settled, 20)
         self.after = footprint(self.tree)
@@ -126,8 +124,7 @@ class Chaos:
             await self._until(self._log, lambda log: "draining for up to" in log, "it drains")
             self._drains = True
             for one in kills:
-                with contextlib.suppress(ProcessLookupError):
-                    await self._strike(one, await self._until(self._ready, bool, f"{one.victim} is ready", one.victim))
+                await self._strike(one, await self._until(self._ready, bool, f"{one.victim} is ready", one.victim))
                 await asyncio.sleep(one.delay_s)
 
     async def _begin_streams(self, tasks):
@@ -164,12 +161,20 @@ class Chaos:
         return victim.startswith(REPLICA_ROLES) and self._deaths >= SUSPICIOUS
 
     async def _strike(self, one, pid):
+        """Whether it was done: not where it meets no stream, would make one look guilty, or comes too late."""
         found = await self._until(states, bool, "the supervisor answers", self._door)
         is_ready = found.get(one.victim) == (pid, "ready")
         waiting, active = len(self._waiting), len(self._active)
-        if is_ready and waiting and self._is_risky(one.victim):
-            return
-        kill(pid, one.kind)
+        if not active or (is_ready and waiting and self._is_risky(one.victim)):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, one.kind)
+            self._note(one, pid, found, waiting, active)
+            return True
+        return False
+
+    def _note(self, one, pid, found, waiting, active):
+        is_ready = found.get(one.victim) == (pid, "ready")
         self._deaths += is_ready and one.victim.startswith(REPLICA_ROLES)
         self._dead, self._last_strike = pid, time.monotonic()
         doing = "load" if not is_ready else "decode" if not waiting else "prefill" if _serves(found) else "waiting"

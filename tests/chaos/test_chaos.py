@@ -1,6 +1,6 @@
 """Whatever is killed behind the frontend at any moment, no stream breaks, and every answer is the undisturbed one.
 
-The short form makes 100 kills, the long one 1,100. TEST_CHAOS_SEED gives
+The short form makes 100 kills, the long one 1,000. TEST_CHAOS_SEED gives
 other ones; a failure shows the seed and the log.
 """
 
@@ -38,7 +38,7 @@ def fire_at(arguments, asked, home, seed, kills, report, delays_s=DELAYS_S):
         print(f"seed {seed}", chaos, tree.log, sep="\n")
         report.add(seed, chaos)
         assert not chaos.differences(), "see the log of kills above"
-        assert len(chaos.met) >= 0.8 * kills, "kills that meet no stream prove nothing"
+        assert len(chaos.met) == kills, "kills that meet no stream prove nothing"
         assert flat(chaos), (chaos.before, chaos.after)
         assert tree.stop() == (0, {})
 
@@ -74,14 +74,14 @@ def test_tiny_llama(tiny_model, home, seed, report):
     fire_at((tiny_model, *TINY, "--dp", 2), requests(), home, f"tiny dp2 {seed}", 10, report, SLOW_DELAYS_S)
 
 
-# The long form: 1,100 kills, of which 1,000 meet streams.
+# The long form: 1,000 kills.
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_null_model_for_long(shape, home, seed, report):
-    fire_at((*NULL, *SHAPES[shape]), requests(), home, f"null {shape} long {seed}", 165, report)
+    fire_at((*NULL, *SHAPES[shape]), requests(), home, f"null {shape} long {seed}", 150, report)
 
 
 @pytest.mark.long
@@ -89,7 +89,7 @@ def test_null_model_for_long(shape, home, seed, report):
 @pytest.mark.parametrize("shape", ["dp2", "tp2", "pp2"])
 def test_tiny_llama_for_long(shape, tiny_model, home, seed, report):
     arguments = (tiny_model, *TINY, *SHAPES[shape])
-    fire_at(arguments, requests(), home, f"tiny {shape} long {seed}", 65, report, SLOW_DELAYS_S)
+    fire_at(arguments, requests(), home, f"tiny {shape} long {seed}", 60, report, SLOW_DELAYS_S)
 
 
 @pytest.mark.long
@@ -98,4 +98,4 @@ def test_tiny_llama_for_long(shape, tiny_model, home, seed, report):
 def test_smollm2_for_long(shape, home, seed, report):
     """The real model, in float32 on the kernels whose rows do not depend on their batch."""
     arguments = (*TINY, "--kv-cache-tokens", 32_768, *SHAPES[shape])
-    fire_at(arguments, requests(longest=60), home, f"smollm2 {shape} long {seed}", 40, report, SLOW_DELAYS_S)
+    fire_at(arguments, requests(longest=60), home, f"smollm2 {shape} long {seed}", 35, report, SLOW_DELAYS_S)
