@@ -86,8 +86,10 @@ def test_d09_a_short_prompt_is_computed_in_its_first_step(tree):
     for number in range(8):
         before = steps(tree)
         tree.complete([number] * 5, max_tokens=1)
+        if long.arrivals:
+            break
         taken.append(steps(tree) - before)
-    assert not long.arrivals, "too slow a machine: the long prompt is through"
+    assert taken, "too slow a machine: the long prompt is through"
     assert min(taken) <= 8, taken
     long.join()
     tree.settled()

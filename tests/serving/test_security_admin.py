@@ -53,7 +53,7 @@ def test_what_cannot_be_done_is_said(tree):
 
 
 def test_a_drain_ends_the_tree(tree):
-    stream = tree.events("/v1/completions", {"prompt": "x", "max_tokens": 200})
+    stream = tree.events("/v1/completions", {"prompt": "x", "max_tokens": 800})
     next(stream)
     answer = order(tree, "drain", seconds=60)
     assert answer.status_code == 202
