@@ -14,6 +14,9 @@ from actorlm.errors import ConfigError
 if TYPE_CHECKING:
     from actorlm.api.key_file import Key
 
+LIMITS = ("max_requests", "requests_per_minute", "tokens_per_minute", "cache_salt")
+"""What a key may have beside its weight, as `list` shows it."""
+
 _file = click.option("--file", type=Path, required=True, metavar="FILE", help="the file of hashes, TOML")
 _name = click.argument("name")
 
@@ -93,11 +96,7 @@ def remove_key(name: str, file: Path) -> None:
 
 
 def _described(key: "Key") -> list[str]:
-    limits: list[tuple[str, int | str | None]] = [
-        ("max_requests", key.max_requests),
-        ("requests_per_minute", key.requests_per_minute),
-    ]
-    limits += [("tokens_per_minute", key.tokens_per_minute), ("cache_salt", key.cache_salt)]
+    limits = ((name, getattr(key, name)) for name in LIMITS)
     said = [f"weight {key.weight:g}", *(f"{name} {value}" for name, value in limits if value is not None)]
     if key.expires is not None:
         over = datetime.now(UTC) >= key.expires

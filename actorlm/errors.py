@@ -6,6 +6,11 @@ Messages are written for the person who reads them: they name the field, the val
 from typing import ClassVar
 
 
+def reason_of(error: Exception) -> str:
+    """What went wrong. The number and the path that an OSError says too are left out."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
 class ActorlmError(Exception):
     """Anything this package raises on purpose."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from actorlm.config import Config
 from actorlm.deployment import Deployment, nearest, take_deployment
-from actorlm.errors import ConfigError
+from actorlm.errors import ConfigError, reason_of
 
 
 class Option(NamedTuple):
@@ -103,10 +103,8 @@ def _read(file: Path) -> tuple[dict[str, dict[str, Any]], Deployment]:
     """The options of the file, and what only a file can say."""
     try:
         table = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{file}: {error}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{file}: {reason_of(error)}") from None
     deployment = take_deployment(table, file)
     for section, values in table.items():
         keys = [f"{section}.{field}" for field in values] if isinstance(values, dict) else [section]

@@ -1,5 +1,6 @@
 """Names become addresses, and addresses are tried, before anything starts: what cannot work is said in seconds."""
 
+import errno
 import ipaddress
 import socket
 import threading
@@ -92,13 +93,17 @@ def check_own(config: Config, on: str) -> None:
 
 
 def check_free(addresses: Mapping[str, str], http_port: int) -> None:
-    """Raises ConfigError for a socket's address that cannot be bound here, naming it. HTTP has its port already."""
+    """Raises ConfigError for a socket's address that cannot be bound here, naming it.
+
+    HTTP has bound `http_port`, which is 0 where there is none.
+    """
     for name, value in addresses.items():
         host, port = Tcp.parse(f"sockets.{name}", value)
         try:
             _bind(host, port)
         except OSError as error:
-            reason = "it is http.port" if port == http_port else error.strerror or error
+            is_ours = port == http_port and error.errno == errno.EADDRINUSE
+            reason = "it is http.port" if is_ours else error.strerror or error
             raise ConfigError(
                 f"sockets.{name} is {value}, which cannot be bound: {reason};"
                 " choose another address, or other sockets.ports"

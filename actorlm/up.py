@@ -82,7 +82,7 @@ def check_addresses(config: Config, topology: Topology, on: str) -> None:
     """Raises ConfigError for a TCP address that this machine, the host `on`, cannot bind."""
     if on:
         check_own(config, on)
-    check_free(topology.bound_on(on), config.http.port)
+    check_free(topology.bound_on(on), config.http.port if config.has_http(on) else 0)
 
 
 def _placed(config: Config, topology: Topology) -> contextlib.AbstractContextManager[StartWorker | None]:

@@ -84,6 +84,8 @@ def test_a15_an_address_that_somebody_has_is_refused_by_its_key():
         with pytest.raises(ConfigError, match=rf"sockets\.balancer is {address}, .*: it is http\.port;"):
             reach.check_free({"balancer": address}, taken.getsockname()[1])
     reach.check_free({"balancer": address}, 0)
+    with pytest.raises(ConfigError, match="Cannot assign requested address"):
+        reach.check_free({"balancer": "tcp://192.0.2.7:7000"}, 7000)
 
 
 def test_a25_names_of_one_address_are_refused_by_their_keys(names):

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from actorlm.api.key_file import Key, parse, read_keys
-from actorlm.errors import ConfigError
+from actorlm.errors import ConfigError, reason_of
 from actorlm.ownership import check_trusted
 
 BLOCK = re.compile(r"^(?=[ \t]*\[\[[ \t]*key[ \t]*\]\])", re.MULTILINE)
@@ -77,10 +77,8 @@ def _read_if_there(file: Path) -> str:
     try:
         check_trusted(file)
         return file.read_text()
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror or error}") from None
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from None
+    except (OSError, ConfigError) as error:
+        raise ConfigError(f"{file}: {reason_of(error)}") from None
 
 
 def _replace(file: Path, text: str) -> None:
@@ -92,7 +90,5 @@ def _replace(file: Path, text: str) -> None:
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as new:
             new.write(text)
         made.replace(file.resolve())
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror or error}") from None
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from None
+    except (OSError, ConfigError) as error:
+        raise ConfigError(f"{file}: {reason_of(error)}") from None

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from actorlm.api.callers import Caller
-from actorlm.errors import ConfigError
+from actorlm.errors import ConfigError, reason_of
 from actorlm.invalid import fault
 from actorlm.ownership import check_trusted
 
@@ -105,8 +105,7 @@ def read_keys(file: Path) -> list[Key]:
         check_trusted(file)
         return parse(file.read_text())
     except (OSError, UnicodeDecodeError, ConfigError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{file}: {reason}") from None
+        raise ConfigError(f"{file}: {reason_of(error)}") from None
 
 
 def parse(text: str) -> list[Key]:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from actorlm.api.watch import Watched
 from actorlm.config import HttpConfig
-from actorlm.errors import ConfigError
+from actorlm.errors import ConfigError, reason_of
 from actorlm.ownership import check_secret, check_trusted
 
 ALPN = ["http/1.1"]
@@ -83,7 +83,7 @@ def _check_file(file: Path, *, secret: bool) -> None:
         (check_secret if secret else check_trusted)(file)
         file.read_bytes()
     except (OSError, ConfigError) as error:
-        raise ConfigError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from None
+        raise ConfigError(f"{file}: {reason_of(error)}") from None
 
 
 def _reason(error: ssl.SSLError) -> str:

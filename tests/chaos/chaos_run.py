@@ -4,7 +4,6 @@ A killed process is looked at just before: what it was doing is what is logged, 
 """
 
 import asyncio
-import contextlib
 import signal
 import time
 from contextlib import asynccontextmanager
@@ -167,20 +166,17 @@ class Chaos:
         waiting, active = len(self._waiting), len(self._active)
         if not active or (is_ready and waiting and self._is_risky(one.victim)):
             return False
-        with contextlib.suppress(ProcessLookupError):
+        try:
             kill(pid, one.kind)
-            self._note(one, pid, found, waiting, active)
-            return True
-        return False
-
-    def _note(self, one, pid, found, waiting, active):
-        is_ready = found.get(one.victim) == (pid, "ready")
+        except ProcessLookupError:
+            return False
         self._deaths += is_ready and one.victim.startswith(REPLICA_ROLES)
         self._dead, self._last_strike = pid, time.monotonic()
         doing = "load" if not is_ready else "decode" if not waiting else "prefill" if _serves(found) else "waiting"
         doing = "drain" if self._drains else doing
         at_s = self._last_strike - self._began
         self.killed.append(Killed(at_s, one.victim, pid, one.kind, one.phase, doing, waiting, active - waiting))
+        return True
 
     async def _count_waiting(self):
         return len(self._waiting)

@@ -185,16 +185,21 @@ def test_a01_the_number_of_restarts_is_bounded(start):
     assert tree.processes() == {}
 
 
+def assert_given_up(tree, seconds, who, why):
+    """The tree ends by itself and leaves nothing; its last line tells the cause."""
+    assert tree.wait(seconds) == 1
+    assert tree.processes() == {}
+    last = tree.log.splitlines()[-1]
+    assert last.startswith(f"actorlm: {who}"), tree.log
+    assert why in last
+
+
 def test_a03_what_cannot_be_repaired_ends_the_tree(start, tiny_llama, tmp_path):
     """Restarts fail because the model is gone: by itself, with the reason last, not alive for ever answering 503."""
     tree = start(tiny_llama, *NULL)
     shutil.move(tiny_llama, tmp_path / "away")
     tree.kill("detokenizer-0")
-    assert tree.wait(15) == 1
-    assert tree.processes() == {}
-    last = tree.log.splitlines()[-1]
-    assert last.startswith("actorlm: detokenizer-0 (pid "), tree.log
-    assert "tokenizer.json" in last
+    assert_given_up(tree, 15, "detokenizer-0 (pid ", "tokenizer.json")
 
 
 def test_a03_a_worker_that_cannot_be_repaired_ends_the_tree(start, tiny_llama):
@@ -202,11 +207,7 @@ def test_a03_a_worker_that_cannot_be_repaired_ends_the_tree(start, tiny_llama):
     tree = start(tiny_llama, "--executor", "broadcast", "--max-restarts", 1)
     (tiny_llama / "model.safetensors").unlink()
     tree.kill("worker-0-0")
-    assert tree.wait(30) == 1
-    assert tree.processes() == {}
-    last = tree.log.splitlines()[-1]
-    assert last.startswith("actorlm: "), tree.log
-    assert "safetensors" in last
+    assert_given_up(tree, 30, "", "safetensors")
 
 
 def test_a03_a_restart_that_never_gets_ready_is_a_death(start):
