@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
-from tree import ACTORLM, Tree, until
+from tree import ACTORLM, Tree, connect, until
 
 NAMES = ("a", "b", "c")
 NETWORK = "10.77.0"
@@ -87,7 +86,7 @@ class HostTree(Tree):
         super().__init__(file, "--on", name, *arguments, command=prefix, port=8000, **options)
         self.client.close()
         self.url = f"http://{NETWORK}.{NAMES.index(name) + 1}:8000"
-        self.client = httpx.Client(base_url=self.url, timeout=120)
+        self.client = connect(self.url)
 
     def wait_for(self, line, times=1, seconds=15):
         until(lambda: self.log.count(line) >= times, seconds)

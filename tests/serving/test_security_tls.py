@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 import trustme
-from tree import ACTORLM, Tree, until
+from tree import ACTORLM, Tree, connect, until
 
 pytestmark = [pytest.mark.serving, pytest.mark.timeout(300)]
 
@@ -26,7 +26,7 @@ class SecureTree(Tree):
         self.url = f"https://127.0.0.1:{self.port}"
         self.trust = ssl.create_default_context()
         self.authority.configure_trust(self.trust)
-        self.client = httpx.Client(base_url=self.url, timeout=120, verify=self.trust)
+        self.client = connect(self.url, verify=self.trust)
 
     def issue(self):
         issued = self.authority.issue_cert("127.0.0.1")

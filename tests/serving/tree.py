@@ -41,6 +41,11 @@ def until(condition, seconds, every=0.02):
     raise AssertionError(f"not within {seconds} s (x {PATIENCE:g}): {condition}")
 
 
+def connect(url, **options):
+    """An HTTP client that threads may share: a pool with bounds closes connections that others have just been given."""
+    return httpx.Client(base_url=url, timeout=120, limits=httpx.Limits(keepalive_expiry=None), **options)
+
+
 def in_parallel(jobs):
     """Runs callables in threads; returns their results or exceptions, in order; TimeoutError for one without end."""
     results = [TimeoutError("it has not ended")] * len(jobs)
@@ -87,7 +92,7 @@ class Tree:
             env=environment | {TAG: self.tag, "TERM": "dumb"} | (env or {}),
             cwd=cwd, start_new_session=True, **options,
         )  # fmt: skip
-        self.client = httpx.Client(base_url=self.url, timeout=120)
+        self.client = connect(self.url)
 
     # Life.
 
