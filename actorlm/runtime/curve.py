@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import zmq
 from zmq.utils import z85
@@ -117,6 +118,8 @@ class Gate:
         self._new = f"inproc://gate-{id(self)}"
         self._news = context.socket(zmq.PULL)
         self._news.bind(self._new)
+        self._watches: SimpleQueue[tuple[PlainSocket, bytes]] = SimpleQueue()
+        """Sockets that the thread is to look at: as many as there are news."""
         threading.Thread(target=self._run, name="keys", daemon=True).start()
 
     def guard(self, socket: PlainSocket, tally: Tally, admits: Collection[str]) -> None:
@@ -128,17 +131,23 @@ class Gate:
         socket.set(zmq.ZAP_DOMAIN, domain)
         socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
         socket.monitor(_events_of(domain), WATCHED)
+        self._watches.put((self._watch(domain), domain))  # made here: nothing can be made while the context ends
         with self._context.socket(zmq.PUSH) as news:
             news.set(zmq.LINGER, -1)
             news.connect(self._new)
-            news.send(domain)
+            news.send(b"")
 
     def _run(self) -> None:
+        """The context ends only when all its sockets are closed."""
         watched = {self._questions: b"", self._news: b""}
         try:
             while True:
                 self._look(watched)
         except zmq.ContextTerminated:
+            pass
+        finally:
+            while not self._watches.empty():
+                watched.update([self._watches.get()])
             for socket in watched:
                 socket.close(0)
 
@@ -150,8 +159,8 @@ class Gate:
             if socket is self._questions:
                 socket.send_multipart(self.answer(socket.recv_multipart()))
             elif socket is self._news:
-                domain = socket.recv()
-                watched[self._watch(domain)] = domain
+                socket.recv()
+                watched.update([self._watches.get()])
             elif not self._doors[watched[socket]].take_event(socket):
                 del watched[socket]
                 socket.close(0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ from zmq.utils.monitor import recv_monitor_message
 from actorlm.errors import ConfigError
 from actorlm.keys import KnownKey
 from actorlm.runtime.broadcast import Publisher, Subscriber
-from actorlm.runtime.curve import NO_KEYS, Keyring, Security
+from actorlm.runtime.curve import NO_KEYS, Gate, Keyring, Security
 from actorlm.runtime.events import LinkUp
 from actorlm.runtime.tally import Tally
 from actorlm.runtime.zeromq import ZeroMQNetwork
@@ -44,6 +45,22 @@ ANYWHERE = "tcp://127.0.0.1:0"
 def keys() -> Keys:
     """Of servers, of clients that they admit, and of strangers, whom they do not."""
     return Keys("server", "client", "stranger")
+
+
+def test_a_context_ends_while_its_gate_has_hardly_begun(keys: Keys) -> None:
+    """After every pause up to 0.4 ms: the gate's thread is then at one place or another."""
+    for number in range(200):
+        context: zmq.Context[Any] = zmq.Context()
+        gate, socket = Gate(context, Keyring(keys, "server")), context.socket(zmq.ROUTER)
+        gate.guard(socket, Tally("router"), {"client"})
+        end = time.perf_counter() + 2e-6 * number
+        while time.perf_counter() < end:
+            pass
+        socket.close(0)
+        ends = threading.Thread(target=context.term, daemon=True)
+        ends.start()
+        ends.join(20)
+        assert not ends.is_alive(), f"after {2 * number} microseconds"
 
 
 @pytest.fixture
