@@ -184,6 +184,7 @@ async def test_a09_a_tree_that_drains(start):
         stream = client.generate([5], seed=5, max_tokens=200, ignore_eos=True)
         first = await anext(stream)
         tree.process.send_signal(signal.SIGTERM)
+        await until(lambda: "draining" in tree.log, 5)
         with pytest.raises(Unavailable, match="draining"):
             while True:  # until the frontend has been told
                 await read(client.generate("x", max_tokens=1))
