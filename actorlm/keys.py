@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from actorlm.errors import ConfigError
+from actorlm.errors import ConfigError, reason_of
 from actorlm.ownership import OTHERS_WRITE, check_owner
 from actorlm.topology import Role
 
@@ -98,14 +98,14 @@ class KeyDirectory:
         try:
             return _stamp(folder), *((path.name, _stamp(path)) for path in _files(folder))
         except OSError as error:
-            raise ConfigError(f"{folder}: {error.strerror}") from None
+            raise ConfigError(f"{folder}: {reason_of(error)}") from None
 
 
 def _files(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.suffix == ".toml" and not path.name.startswith("."))
     except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror}") from None
+        raise ConfigError(f"{folder}: {reason_of(error)}") from None
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -118,7 +118,7 @@ def _read(path: Path, kind: type[K], forbidden: int) -> K:
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), kind)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(f"{path}: {reason_of(error)}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):
         raise ConfigError(f"{path} is no key file; take it anew from where the keys were made") from None
     except msgspec.ValidationError as error:
@@ -130,7 +130,7 @@ def _check(path: Path, forbidden: int) -> None:
     try:
         status = path.stat()
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; `actorlm keys` makes a directory of keys") from None
+        raise ConfigError(f"{path}: {reason_of(error)}; `actorlm keys` makes a directory of keys") from None
     check_owner(path, status)
     mode = stat.S_IMODE(status.st_mode)
     if mode & forbidden:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import zmq
 
-from actorlm.errors import ConfigError
+from actorlm.errors import ConfigError, reason_of
 from actorlm.keys import LISTENING, PUBLIC, SECRET, KeyDirectory
 from actorlm.topology import Role
 
@@ -62,7 +62,7 @@ def _make_directory(path: Path) -> None:
     except FileExistsError:
         raise ConfigError(f"{path} exists, and keys are never overwritten; choose another directory") from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be made: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be made: {reason_of(error)}") from None
 
 
 def _write_pair(path: Path, name: str, role: Role) -> None:
@@ -83,6 +83,6 @@ def _write(path: Path, text: str) -> None:
     except FileExistsError:
         raise ConfigError(f"{path} exists, and keys are never overwritten; choose another name") from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be written: {reason_of(error)}") from None
     finally:
         hidden.unlink(missing_ok=True)

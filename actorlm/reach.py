@@ -11,7 +11,7 @@ import msgspec
 from actorlm.addresses import Tcp
 from actorlm.config import Config
 from actorlm.deployment import check_apart
-from actorlm.errors import ConfigError
+from actorlm.errors import ConfigError, reason_of
 
 RESOLVE_S = 4.0
 
@@ -67,7 +67,7 @@ def _look_up(key: str, name: str) -> str:
         try:
             answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except OSError as error:
-            reason[0] = error.strerror or str(error)
+            reason[0] = reason_of(error)
             return
         answers.sort(key=lambda answer: answer[0] != socket.AF_INET)
         found.extend(str(answer[4][0]) for answer in answers)
@@ -88,7 +88,7 @@ def check_own(config: Config, on: str) -> None:
     except OSError as error:
         raise ConfigError(
             f"hosts.{on}.address is {address}, which cannot be bound on this machine ({socket.gethostname()}):"
-            f" {error.strerror or error}; is this host {on}?"
+            f" {reason_of(error)}; is this host {on}?"
         ) from None
 
 
@@ -103,7 +103,7 @@ def check_free(addresses: Mapping[str, str], http_port: int) -> None:
             _bind(host, port)
         except OSError as error:
             is_ours = port == http_port and error.errno == errno.EADDRINUSE
-            reason = "it is http.port" if is_ours else error.strerror or error
+            reason = "it is http.port" if is_ours else reason_of(error)
             raise ConfigError(
                 f"sockets.{name} is {value}, which cannot be bound: {reason};"
                 " choose another address, or other sockets.ports"

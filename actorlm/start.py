@@ -14,7 +14,7 @@ from actorlm.api.keys import open_keys
 from actorlm.api.tls import Tls
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config, HttpConfig
-from actorlm.errors import ConfigError
+from actorlm.errors import ConfigError, reason_of
 from actorlm.instance import Instance
 from actorlm.planning import find_model, kernels
 from actorlm.reach import resolved
@@ -82,7 +82,7 @@ def listen(config: Config) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {url(config.http, port)}: {error.strerror or error}; choose another --host or --port"
+            f"cannot listen on {url(config.http, port)}: {reason_of(error)}; choose another --host or --port"
         ) from None
     sock.setblocking(False)
     return sock

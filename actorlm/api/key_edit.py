@@ -63,7 +63,7 @@ def _changing(file: Path) -> Iterator[None]:
     try:
         directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise ConfigError(f"{file.parent}: {error.strerror}") from None
+        raise ConfigError(f"{file.parent}: {reason_of(error)}") from None
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield

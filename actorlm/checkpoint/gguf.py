@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from actorlm.errors import ModelError
+from actorlm.errors import ModelError, reason_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,7 +160,7 @@ def _open(path: str) -> mmap.mmap:
                 raise ModelError(f"{path} is not a GGUF file: it does not begin with the bytes GGUF")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise ModelError(f"cannot open {path}: {error.strerror or error}") from error
+        raise ModelError(f"cannot open {path}: {reason_of(error)}") from error
 
 
 class _Header:

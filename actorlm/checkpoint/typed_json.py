@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
-from actorlm.errors import ModelError
+from actorlm.errors import ModelError, reason_of
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ def read_json(path: Path, kind: type[T]) -> T:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
+        raise ModelError(f"cannot read {path}: {reason_of(error)}") from error
     return decode_json(data, kind, path)
 
 

@@ -15,7 +15,7 @@ from typing import BinaryIO, Self
 
 import msgspec
 
-from actorlm.errors import BadRequest
+from actorlm.errors import BadRequest, reason_of
 from actorlm.offline.rows import Answer, Id
 
 BEGINNING = b'{"index":'
@@ -53,7 +53,7 @@ class OutputFile:
             while line:
                 line = line[os.write(self._descriptor, line) :]
         except OSError as error:
-            raise BadRequest(f"cannot write to {self._name}: {error.strerror or error}") from None
+            raise BadRequest(f"cannot write to {self._name}: {reason_of(error)}") from None
         self._count(answer)
 
     def close(self) -> None:
@@ -114,4 +114,4 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise BadRequest(f"cannot write to {path}: {error.strerror or error}") from None
+        raise BadRequest(f"cannot write to {path}: {reason_of(error)}") from None

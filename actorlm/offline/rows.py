@@ -7,7 +7,7 @@ import msgspec
 
 from actorlm.api.schema import AtLeastOne, ErrorDescription, PromptTokensDetails, Usage
 from actorlm.api.schema_chat import Message
-from actorlm.errors import ActorlmError, BadRequest
+from actorlm.errors import ActorlmError, BadRequest, reason_of
 from actorlm.invalid import json_fault
 from actorlm.offline.logprobs import Place
 from actorlm.offline.outputs import CompletionOutput, RequestOutput
@@ -86,7 +86,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with path.open("rb") as file:
             yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
     except OSError as error:
-        raise BadRequest(f"{path}: {error.strerror or error}") from None
+        raise BadRequest(f"{path}: {reason_of(error)}") from None
 
 
 def parse(number: int, line: bytes) -> Row:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import distributed
 
-from actorlm.errors import PeerMissing
+from actorlm.errors import PeerMissing, reason_of
 from actorlm.kernels.exchange import Exchange, memory_bytes
 from actorlm.kernels.native import Native
 from actorlm.parallel.group import Alone, DistributedGroup, TensorGroup, reason
@@ -176,7 +176,7 @@ def _listening(host: str, port: int) -> int | None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return None
-        raise PeerMissing(f"the first rank cannot listen at {host}:{port}: {error.strerror or error}") from error
+        raise PeerMissing(f"the first rank cannot listen at {host}:{port}: {reason_of(error)}") from error
 
 
 def own_address(address: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from actorlm import __version__
 from actorlm.config import BLOCK_SIZE, Config
-from actorlm.errors import ConfigError
+from actorlm.errors import ConfigError, reason_of
 from actorlm.recording.recorder import Recorder
 from actorlm.recording.records import Header, digest
 from actorlm.recording.redaction import IDS, Redaction
@@ -35,7 +35,7 @@ def _told(directory: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"--record-dir {directory}: {error.strerror or error}; choose another directory") from None
+        raise ConfigError(f"--record-dir {directory}: {reason_of(error)}; choose another directory") from None
 
 
 def begin(

@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 import structlog
 
-from actorlm.errors import ActorlmError
+from actorlm.errors import ActorlmError, reason_of
 from actorlm.messages.engine import Generate
 from actorlm.messages.executor import StepDone
 from actorlm.recording.records import Aborted, Admitted, Ended, Header, Record, Took, framed, opening, planned
@@ -137,7 +137,7 @@ class Recorder:
                     if self._queue.empty():
                         file.flush()
         except OSError as error:
-            self._end(f"it cannot be written: {error.strerror}")
+            self._end(f"it cannot be written: {reason_of(error)}")
 
     def _write(self, file: BinaryIO, happened: _Happened) -> bool:
         """False at the size at which the file ends."""

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from actorlm.config import SchedulerConfig
-from actorlm.errors import ActorlmError
+from actorlm.errors import ActorlmError, reason_of
 from actorlm.messages.engine import Generate
 from actorlm.runtime.fingerprint import fingerprint
 from actorlm.scheduling.plan import StepPlan
@@ -157,7 +157,7 @@ class Recording:
         try:
             file = self._path.open("rb")
         except OSError as error:
-            raise BadRecording(f"{self._path}: {error.strerror}") from None
+            raise BadRecording(f"{self._path}: {reason_of(error)}") from None
         if file.read(len(MAGIC)) != MAGIC:
             file.close()
             raise BadRecording(f"{self._path} is no recording; `actorlm up --record-dir DIR` writes some")

@@ -147,7 +147,7 @@ class Gate:
             pass
         finally:
             while not self._watches.empty():
-                watched.update([self._watches.get()])
+                self._take_up(watched)
             for socket in watched:
                 socket.close(0)
 
@@ -160,7 +160,7 @@ class Gate:
                 socket.send_multipart(self.answer(socket.recv_multipart()))
             elif socket is self._news:
                 socket.recv()
-                watched.update([self._watches.get()])
+                self._take_up(watched)
             elif not self._doors[watched[socket]].take_event(socket):
                 del watched[socket]
                 socket.close(0)
@@ -170,6 +170,10 @@ class Gate:
         events.set(zmq.RCVHWM, 0)  # whoever has no room for events would stop ZeroMQ's own thread
         events.connect(_events_of(domain))
         return events
+
+    def _take_up(self, watched: dict[PlainSocket, bytes]) -> None:
+        events, domain = self._watches.get()
+        watched[events] = domain
 
     def answer(self, question: list[bytes]) -> list[bytes]:
         """The answer to a question, as the ZAP protocol (ZeroMQ RFC 27) has them."""

@@ -47,22 +47,6 @@ def keys() -> Keys:
     return Keys("server", "client", "stranger")
 
 
-def test_a_context_ends_while_its_gate_has_hardly_begun(keys: Keys) -> None:
-    """After every pause up to 0.4 ms: the gate's thread is then at one place or another."""
-    for number in range(200):
-        context: zmq.Context[Any] = zmq.Context()
-        gate, socket = Gate(context, Keyring(keys, "server")), context.socket(zmq.ROUTER)
-        gate.guard(socket, Tally("router"), {"client"})
-        end = time.perf_counter() + 2e-6 * number
-        while time.perf_counter() < end:
-            pass
-        socket.close(0)
-        ends = threading.Thread(target=context.term, daemon=True)
-        ends.start()
-        ends.join(20)
-        assert not ends.is_alive(), f"after {2 * number} microseconds"
-
-
 @pytest.fixture
 async def listening(keys: Keys) -> Any:
     """Every kind of socket that listens, with its tally, by kind. All admit clients alone."""
@@ -339,3 +323,19 @@ def test_the_keys_role_is_what_the_directory_says(keys: Keys) -> None:
     ring = Keyring(keys, "server")
     assert ring.find(keys.pairs["client"].public) == KnownKey("client", "client")
     assert ring.find(make_pair("x").public) is None
+
+
+def test_a_context_ends_while_its_gate_has_hardly_begun(keys: Keys) -> None:
+    """After every pause up to 0.4 ms: the gate's thread is then at one place or another."""
+    for number in range(200):
+        context: zmq.Context[Any] = zmq.Context()
+        gate, socket = Gate(context, Keyring(keys, "server")), context.socket(zmq.ROUTER)
+        gate.guard(socket, Tally("router"), {"client"})
+        end = time.perf_counter() + 2e-6 * number
+        while time.perf_counter() < end:
+            pass
+        socket.close(0)
+        ends = threading.Thread(target=context.term, daemon=True)
+        ends.start()
+        ends.join(20)
+        assert not ends.is_alive(), f"after {2 * number} microseconds"
