@@ -164,10 +164,11 @@ def plan(model_argument: str | None, **flags: Any) -> None:
 
     def show() -> int:
         config = _config(model_argument, flags)
-        from actorlm.planning import describe_present, kernels, plan_tree
+        from actorlm.planning import describe_present, kernels, plan_tree, with_types
         from actorlm.tables import print_plan
 
         model = describe_present(config)
+        config = with_types(config, model)
         print_plan(plan_tree(config, model, "RUN"), config, model, kernels(config))
         return 0
 
@@ -300,8 +301,8 @@ def bench_offline(
             workload,
             rounds=rounds,
             seed=seed,
-            dtype=config.model.dtype,
-            kernels=kernels(config),
+            weights=session.config.model.weights,
+            kernels=kernels(session.config),
             told=screen.line,
         )
         if as_json:

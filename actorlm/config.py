@@ -44,7 +44,14 @@ class ModelConfig(_Section, frozen=True):
     served_model_name: Annotated[str | None, option("name that clients use; default: the model's own")] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        option("type of weights and activations; auto is float32 on a CPU"),
+        option("type of weights and KV cache; auto: float16 for compiled kernels, float32 for plain torch"),
+    ] = "auto"
+    weights: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8", "gguf"],
+        option(
+            "form of the matrices; auto: that of --dtype; int8: one scale for each output, and inputs of 8 bits;"
+            " gguf: the file's blocks as they are, and inputs of 8 bits"
+        ),
     ] = "auto"
     cpu_kernels: Annotated[
         Literal["auto", "native", "torch"],

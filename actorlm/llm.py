@@ -53,7 +53,7 @@ class LLM:
             seed = self._session.agreed("seed", secrets.randbits(63))
         self._seed_of = prompt_seeds(seed)
         if lacks_kernels(config):
-            warnings.warn(f"this LLM computes with {kernels(config)}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"this LLM computes with {kernels(self._session.config)}", RuntimeWarning, stacklevel=2)
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: Params = None, use_tqdm: bool = True

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import psutil
 
 from actorlm.checkpoint.describe import describe
@@ -11,10 +13,11 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.checkpoint.pull import Progress, pulled_path
 from actorlm.checkpoint.resolve import ResolvedModel, resolve
 from actorlm.config import Config
-from actorlm.errors import ModelError
+from actorlm.errors import ConfigError, ModelError
 from actorlm.kernels.native import choose_level, describe_choice
 from actorlm.topology import Topology, plan
 
+FLOATS = ("float32", "bfloat16", "float16")
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPIN_COUNT = "20000"
 """How long OpenMP's threads wait busily between two operations. One stream of SmolLM2 in float32 on two cores with
@@ -62,9 +65,50 @@ def _describe(config: Config, resolved: ResolvedModel) -> ModelDescription:
     )
 
 
+def with_types(config: Config, model: ModelDescription) -> Config:
+    """These options with the types that `auto` stands for on this machine.
+
+    Raises ConfigError for weights that cannot be had: from this model, or without compiled kernels.
+    """
+    if _is_null(config):
+        return config
+    native = choose_level(config.model.cpu_kernels) is not None
+    dtype: Any = config.model.dtype
+    weights: Any = config.model.weights
+    if not native:
+        dtype = weights = _type_of_torch(dtype, weights)
+    if dtype == "auto":
+        dtype = weights if weights in FLOATS else "float16"
+    if weights == "auto":
+        weights = dtype
+    if weights == "gguf" and model.format != "gguf":
+        raise ConfigError(
+            f"--weights gguf keeps the blocks of a .gguf file, and {model.path} is none; use --weights int8",
+            param="weights",
+        )
+    return msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, dtype=dtype, weights=weights))
+
+
+def _type_of_torch(dtype: str, weights: str) -> str:
+    """The one type of a model in plain torch."""
+    if weights not in ("auto", *FLOATS):
+        raise ConfigError(
+            f"--weights {weights} needs the compiled kernels, which are not there or not wanted (--cpu-kernels);"
+            f" use --weights {' or '.join(FLOATS)}",
+            param="weights",
+        )
+    if "auto" not in (dtype, weights) and dtype != weights:
+        raise ConfigError(
+            f"--weights {weights} and --dtype {dtype} differ; plain torch has one type for both", param="weights"
+        )
+    return next((kind for kind in (dtype, weights) if kind != "auto"), "float32")
+
+
 def kernels(config: Config) -> str:
-    """What computes the model. Raises ConfigError if it is not there."""
-    return "none, the null model does without" if _is_null(config) else describe_choice(config.model.cpu_kernels)
+    """What computes the model, for options with types. Raises ConfigError if it is not there."""
+    if _is_null(config):
+        return "none, the null model does without"
+    return f"{describe_choice(config.model.cpu_kernels)}; weights {config.model.weights}"
 
 
 def lacks_kernels(config: Config) -> bool:

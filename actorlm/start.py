@@ -16,7 +16,7 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import Config, HttpConfig
 from actorlm.errors import ConfigError, reason_of
 from actorlm.instance import Instance
-from actorlm.planning import find_model, kernels
+from actorlm.planning import find_model, kernels, with_types
 from actorlm.reach import resolved
 from actorlm.recording.begin import check_directory
 from actorlm.runtime.child import SUPERVISORS_SIGNALS
@@ -52,6 +52,7 @@ def started(config: Config, host: str) -> Iterator[Start]:
         if config.observability.record_dir is not None:
             check_directory(config.observability.record_dir)
         model = find_model(config, screen.bar)
+        written, config = with_types(written, model), with_types(config, model)
         screen.line(f"{'kernels':>14}  {kernels(config)}")
         signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISORS_SIGNALS)
         instance = Instance.create()

@@ -3,6 +3,7 @@
 Pure: options and a model's numbers in, a table out. `actorlm plan` prints it, `launch` starts it.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -129,6 +130,10 @@ class PlannedModel(Dimensions, Protocol):
     @property
     def max_model_len(self) -> int:
         """Longest sequence, prompt and output."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the checkpoint's tensors."""
 
 
 class RankSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,15 +285,23 @@ def _executor(config: Config) -> str:
     return parallel.executor
 
 
+def bytes_per_weight(weights: str, dtype: str, model: PlannedModel) -> float:
+    """Of a matrix's numbers, on average."""
+    if weights == "gguf":
+        return model.weight_bytes / max(model.num_parameters, 1)
+    return 1 if weights == "int8" else ITEM_SIZE[dtype if weights == "auto" else weights]
+
+
 def _rank_sizes(config: Config, model: PlannedModel) -> list[RankSize]:
     """Of a replica's workers, by rank. Raises ConfigError for a model that cannot be cut in this way."""
     tensor, item_size = config.parallel.tensor, ITEM_SIZE[config.model.dtype]
+    weight_size = bytes_per_weight(config.model.weights, config.model.dtype, model)
     check_tensor(model, tensor)
     layers = stages(model, config.parallel.pipeline, config.parallel.layers_of_stages)
     per_layer = 2 * len(kv_share(model.num_kv_heads, tensor, 0)) * model.head_dim * item_size
     parameters = rank_parameters(model, tensor, layers)
     return [
-        RankSize(weights=count * item_size, kv_per_token=len(part) * per_layer)
+        RankSize(weights=math.ceil(count * weight_size), kv_per_token=len(part) * per_layer)
         for count, part in zip(parameters, layers, strict=True)
         for _ in range(tensor)
     ]
@@ -311,7 +324,7 @@ def _check_memory(config: Config, loads: Mapping[str, Load], kv_tokens: int, fre
                 f"{what} need {_gib(load.weights // parts)} GiB of weights and"
                 f" {_gib(kv_tokens * load.kv_per_token // parts)} GiB of KV cache each, {_gib(needed)} GiB together;"
                 f" {_gib(free_bytes)} GiB are free."
-                " Lower --kv-cache-tokens, --max-model-len or --dp, or choose a smaller --dtype"
+                " Lower --kv-cache-tokens, --max-model-len or --dp, or choose smaller --weights"
             )
 
 

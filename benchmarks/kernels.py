@@ -35,7 +35,7 @@ Work = Callable[[], object]
 def linears(native: Native, rows: int, dtype: torch.dtype) -> tuple[Work, Work, float]:
     """The matrices of four layers and the head; torch's are float32. Gives both, and the bytes of ours."""
     shapes = [(960, HIDDEN), (HIDDEN, HIDDEN), (3072, HIDDEN), (HIDDEN, INTERMEDIATE)] * 4 + [(VOCAB, HIDDEN)]
-    ours, theirs = Arena(dtype, native), Arena(torch.float32)
+    ours, theirs = Arena(dtype, native), Arena("float32")
     packed, plain = ([arena.matrix(*shape) for shape in shapes] for arena in (ours, theirs))
     inputs = {size: torch.randn(rows, size) for size in (HIDDEN, INTERMEDIATE)}
     outputs = {size: torch.empty(rows, size) for size in {out for out, _ in shapes}}

@@ -55,7 +55,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Medians, and every round."""
 
     model: str
-    dtype: str
+    weights: str
     kernels: str
     threads: int
     workload: Workload
@@ -79,7 +79,7 @@ def measure(
     *,
     rounds: int,
     seed: int,
-    dtype: str,
+    weights: str,
     kernels: str,
     told: Callable[[str], None],
     clock: Clock = time.perf_counter,
@@ -101,7 +101,7 @@ def measure(
             told(_line(number, rounds, throughput, latency))
     return Report(
         model=session.model.name,
-        dtype=dtype,
+        weights=weights,
         kernels=kernels,
         threads=session.threads,
         workload=workload,

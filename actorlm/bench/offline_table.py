@@ -12,7 +12,7 @@ def print_report(report: Report) -> None:
     together, alone, work = report.throughput, report.latency, report.workload
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(
-        f"{report.model}, {report.dtype}, {report.threads} threads, kernels: {report.kernels}", overflow="fold"
+        f"{report.model}, {report.weights}, {report.threads} threads, kernels: {report.kernels}", overflow="fold"
     )
     table.add_column(f"median of {len(report.latency_rounds)}", justify="right")
     for name, value in (

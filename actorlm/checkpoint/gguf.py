@@ -102,18 +102,42 @@ class GgufFile:
             assert columns is None, f"{name} has one axis"
             numbers = self._dequantize(info, self._bytes(info))
             return numbers if rows is None else numbers[rows].copy()
-        begin, end, step = (rows or slice(None)).indices(info.shape[0])
-        assert step == 1, f"rows of {name} with step {step}"
-        _, block_size, block_bytes = _TYPES_BY_NAME[info.type]
-        packed = self._bytes(info).reshape(info.shape[0], -1)[begin : max(begin, end)]
+        first, last, blocks = self._blocks(info, columns)
+        held = self._rows(info, rows)[:, blocks]
+        numbers = self._dequantize(info, held.reshape(-1))
         if columns is None:
-            return self._dequantize(info, packed.reshape(-1)).reshape(len(packed), *info.shape[1:])
-        assert len(info.shape) == 2, f"columns of {name}, which is no matrix"
+            return numbers.reshape(len(held), *info.shape[1:])
+        before = first % _TYPES_BY_NAME[info.type].block_size
+        return numbers.reshape(len(held), -1)[:, before : before + last - first].copy()
+
+    def read_packed(self, name: str, rows: slice | None = None, columns: slice | None = None) -> "NDArray[np.uint8]":
+        """The bytes of some rows of a matrix, or of the whole blocks of their `columns`, as a new array [rows, bytes].
+
+        Raises ModelError if the file has no such tensor.
+        """
+        info = self._info(name)
+        assert len(info.shape) == 2, f"{name} is no matrix"
+        first, last, blocks = self._blocks(info, columns)
+        size = _TYPES_BY_NAME[info.type].block_size
+        assert first % size == last % size == 0, f"columns {first} to {last} of {name} are no whole blocks of {size}"
+        packed = self._rows(info, rows)[:, blocks].copy()
+        self.bytes_read += packed.size
+        return packed
+
+    def _rows(self, info: TensorInfo, rows: slice | None) -> "NDArray[np.uint8]":
+        """The bytes of some rows of the first axis, [rows, bytes]."""
+        begin, end, step = (rows or slice(None)).indices(info.shape[0])
+        assert step == 1, f"rows of {info.name} with step {step}"
+        return self._bytes(info).reshape(info.shape[0], -1)[begin : max(begin, end)]
+
+    def _blocks(self, info: TensorInfo, columns: slice | None) -> tuple[int, int, slice]:
+        """The first of some columns, the one after the last, and which bytes of a row their blocks are."""
+        if columns is None:
+            return 0, info.shape[-1], slice(None)
+        assert len(info.shape) == 2, f"columns of {info.name}, which is no matrix"
+        _, size, block_bytes = _TYPES_BY_NAME[info.type]
         first, last, _ = columns.indices(info.shape[1])
-        blocks = slice(first // block_size, -(-last // block_size))
-        held = packed[:, blocks.start * block_bytes : blocks.stop * block_bytes]
-        numbers = self._dequantize(info, held.reshape(-1)).reshape(len(packed), -1)
-        return numbers[:, first - blocks.start * block_size :][:, : last - first].copy()
+        return first, last, slice(first // size * block_bytes, -(-last // size) * block_bytes)
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self.tensors:

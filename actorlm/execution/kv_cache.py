@@ -3,6 +3,8 @@
 Memory is one mapping of zeros (a masked key must be a finite number), used page by page as blocks are.
 """
 
+import math
+
 import torch
 
 from actorlm.checkpoint.description import ModelDescription
@@ -17,9 +19,11 @@ def kv_cache_bytes(model: ModelDescription, num_blocks: int, dtype: torch.dtype)
     return num_blocks * BLOCK_SIZE * model.kv_bytes_per_token(dtype.itemsize)
 
 
-def check_memory(model: ModelDescription, num_blocks: int, dtype: torch.dtype, available: int) -> None:
-    """Raises InsufficientMemory unless a rank's weights and cache fit into `available` bytes."""
-    weights, cache = model.num_parameters * dtype.itemsize, kv_cache_bytes(model, num_blocks, dtype)
+def check_memory(
+    model: ModelDescription, num_blocks: int, weight_size: float, dtype: torch.dtype, available: int
+) -> None:
+    """Raises InsufficientMemory unless a rank's weights of `weight_size` bytes and its cache fit into `available`."""
+    weights, cache = math.ceil(model.num_parameters * weight_size), kv_cache_bytes(model, num_blocks, dtype)
     if weights + cache > available:
         raise InsufficientMemory(
             f"the weights of {model.name} take {_mib(weights)} and a KV cache of {num_blocks * BLOCK_SIZE} tokens "

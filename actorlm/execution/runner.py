@@ -31,7 +31,7 @@ from actorlm.execution.tile_plan import plan_tiles
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Native, choose_level
 from actorlm.kernels.paged_attention import AttentionPlan, TilePlan
-from actorlm.layers.arena import Arena
+from actorlm.layers.arena import FLOATS, Arena
 from actorlm.logprobs import Logprobs
 from actorlm.messages.executor import StepDone
 from actorlm.messages.worker import AddRequest, RunStep
@@ -43,16 +43,11 @@ from actorlm.parallel.meeting import Meeting
 from actorlm.parallel.pipeline import PipelineLink
 from actorlm.partition import Stage, kv_share, rank_parameters, share, stages
 from actorlm.sampling import SamplingParams
-from actorlm.topology import ONLY, Place
+from actorlm.topology import ONLY, Place, bytes_per_weight
 from actorlm.wire import int32
 
-DTYPES = {
-    "auto": torch.float32,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-"""auto is float32: CPUs compute 16-bit types slower, unless they have hardware for it."""
+DTYPES = {"auto": torch.float32, **FLOATS}
+"""auto is float32, for who plans nothing; see `planning.with_types`."""
 
 Meet = Callable[[], Meeting]
 
@@ -61,9 +56,10 @@ class Runner:
     """Runs a model, or this rank's part of it, on this process's CPU. `load` comes first.
 
     `num_blocks` blocks of 16 tokens make the KV cache; at most `max_num_seqs` slots are in use, `max_model_len` tokens
-    long, and a step has at most `max_num_batched_tokens` tokens. `kernels` is native, torch, or auto for native where
-    there are some. `threads` are those of either in this process; None stands for torch's own number. `meet` finds the
-    other ranks of `place`, if there are any; `pipeline_layers` are the layers of each stage, or none for a choice.
+    long, and a step has at most `max_num_batched_tokens` tokens. `weights` is the form of matrices, or auto for
+    `dtype`, the cache's. `kernels` is native, torch, or auto for native where there are some. `threads` are those of
+    either in this process; None stands for torch's own number. `meet` finds the other ranks of `place`, if there are
+    any; `pipeline_layers` are the layers of each stage, or none for a choice.
     """
 
     def __init__(
@@ -71,6 +67,7 @@ class Runner:
         model: ModelDescription,
         *,
         dtype: str,
+        weights: str = "auto",
         kernels: str,
         num_blocks: int,
         max_num_seqs: int,
@@ -90,6 +87,9 @@ class Runner:
         self._dtype = DTYPES[dtype]
         level = choose_level(kernels)
         self._native = None if level is None else Native(level, threads or torch.get_num_threads())
+        self._weights = _form(weights, self._dtype)
+        if level is None and self._weights not in FLOATS:
+            raise ConfigError(f"--weights {weights} needs the compiled kernels", param="weights")
         self._num_blocks = num_blocks
         self._max_num_seqs = max_num_seqs
         self._threads = threads
@@ -120,12 +120,13 @@ class Runner:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         of_family = family(self.description.architecture)
-        check_memory(self._part, self._num_blocks, self._dtype, psutil.virtual_memory().available)
+        size = bytes_per_weight(self._weights, self._weights, self.description)
+        check_memory(self._part, self._num_blocks, size, self._dtype, psutil.virtual_memory().available)
         meeting = self._meet() if self._meet is not None else None
         if meeting is not None:
             self._join(meeting)
         self._caches = allocate(self._part, self._num_blocks, self._dtype)
-        arena = Arena(self._dtype, self._native, self._group)
+        arena = Arena(self._weights, self._native, self._group)
         self.model = Decoder(of_family, self.description, arena, self._stage)
         form = self.description.format
         assert form != "bytes", "the null model's vocabulary is of no family"
@@ -224,6 +225,10 @@ class Runner:
             return plan_attention(batch.starts, batch.counts, tables, self._cache_shape)
         part = self._part
         return plan_tiles(batch.starts, batch.counts, tables, part.num_heads, part.num_kv_heads, self._native)
+
+
+def _form(weights: str, dtype: torch.dtype) -> str:
+    return next(name for name, each in FLOATS.items() if each is dtype) if weights == "auto" else weights
 
 
 def _part_of(model: ModelDescription, place: Place, layers: tuple[range, ...]) -> ModelDescription:

@@ -124,6 +124,7 @@ def build_worker(
         TorchRunner(
             model,
             dtype=config.model.dtype,
+            weights=config.model.weights,
             kernels=config.model.cpu_kernels,
             num_blocks=num_blocks,
             max_num_seqs=config.scheduler.max_num_seqs,

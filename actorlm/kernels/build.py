@@ -12,22 +12,29 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
-    "-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-pthread",
+    "-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-pthread",
     "-w",  # gcc warns of its own headers
 )  # fmt: skip
+LINKING = ("-shared", "-pthread")
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
+AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 LEVELS: dict[str, tuple[str, ...]] = {
     "portable": (),
     "avx2": AVX2,
-    "avx512": (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+    "avx512": AVX512,
+    "vnni": (*AVX512, "-mavx512vnni"),
 }
 """Compiler flags of each instruction set, least first."""
+WITH_BYTES = ("linear_int8.cpp", "linear_blocks.cpp")
+"""What is compiled for `vnni`, which has nothing else for the others: they are AVX-512's."""
 
 
 class BuildFailed(Exception):
@@ -62,30 +69,57 @@ def find_compiler(environment: Mapping[str, str]) -> list[str]:
 
 def build(environment: Mapping[str, str], directory: Path = HERE) -> list[Path]:
     """Compiles what is not compiled yet, and removes what is old. Raises BuildFailed."""
-    wanted = {library_path(level, directory): LEVELS[level] for level in levels()}
-    for old in set(directory.glob("_native_*.so")) - set(wanted):
+    wanted = {level: library_path(level, directory) for level in levels()}
+    for old in set(directory.glob("_native_*.so")) - set(wanted.values()):
         old.unlink()
-    missing = {path: flags for path, flags in wanted.items() if not path.exists()}
+    missing = {level: path for level, path in wanted.items() if not path.exists()}
     if missing:
-        _compile(find_compiler(environment), missing, directory)
-    return list(wanted)
+        with tempfile.TemporaryDirectory() as objects:
+            _make(find_compiler(environment), missing, directory, Path(objects))
+    return list(wanted.values())
 
 
-def _compile(compiler: list[str], missing: dict[Path, tuple[str, ...]], directory: Path) -> None:
-    files = [str(path) for path in sources(directory) if path.suffix == ".cpp"]
-    running = {}
-    for path, flags in missing.items():
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        command = [*compiler, *FLAGS, *flags, "-o", str(unfinished), *files]
-        try:
-            running[path] = unfinished, subprocess.Popen(command, stderr=subprocess.PIPE)
-        except OSError as error:
-            raise BuildFailed(f"cannot run {compiler[0]}: {error.strerror}") from error
-    complaints = {path: process.communicate()[1] for path, (_, process) in running.items()}
-    for path, (unfinished, process) in running.items():
-        if process.returncode != 0:
-            raise BuildFailed(f"{shlex.join(compiler)} failed: {complaints[path].decode(errors='replace')[-2000:]}")
-        unfinished.replace(path)
+def _make(compiler: list[str], missing: dict[str, Path], directory: Path, objects: Path) -> None:
+    files = [path for path in sources(directory) if path.suffix == ".cpp"]
+    parts = {level: [objects / _object(level, file) for file in files] for level in missing}
+    pairs = ((_level_of(level, file), file) for level in missing for file in files)
+    commands = {
+        objects / _object(level, file): [*compiler, *FLAGS, *LEVELS[level], "-c", str(file)] for level, file in pairs
+    }
+    _run(commands)
+    unfinished = {level: path.with_suffix(f".{os.getpid()}") for level, path in missing.items()}
+    _run({unfinished[level]: [*compiler, *LINKING, *map(str, parts[level])] for level in missing})
+    for level, path in missing.items():
+        unfinished[level].replace(path)
+
+
+def _level_of(level: str, file: Path) -> str:
+    """Whose flags a file is compiled with for a level."""
+    return "avx512" if level == "vnni" and file.name not in WITH_BYTES else level
+
+
+def _object(level: str, file: Path) -> str:
+    return f"{file.stem}.{_level_of(level, file)}.o"
+
+
+def _run(commands: dict[Path, list[str]]) -> None:
+    """Runs the compiler for each output, as many at once as there are CPUs. Raises BuildFailed."""
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for failure in threads.map(_complaint, commands.items()):
+            if failure:
+                raise BuildFailed(failure)
+
+
+def _complaint(job: tuple[Path, list[str]]) -> str:
+    """What is wrong with a compilation; empty if nothing is."""
+    output, command = job
+    try:
+        done = subprocess.run([*command, "-o", str(output)], stderr=subprocess.PIPE, check=False)
+    except OSError as error:
+        return f"cannot run {command[0]}: {error.strerror}"
+    if done.returncode == 0:
+        return ""
+    return f"{shlex.join(command[:1])} failed: {done.stderr.decode(errors='replace')[-2000:]}"
 
 
 if __name__ == "__main__":

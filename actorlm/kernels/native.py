@@ -19,6 +19,12 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "pack": (NUMBER, ADDRESS, ADDRESS, SIZE, SIZE, SIZE),
     "gather": (NUMBER, ADDRESS, ADDRESS, ADDRESS, SIZE, SIZE),
     "linear": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 5, NUMBER),
+    "pack_int8": (ADDRESS, ADDRESS, SIZE, SIZE, SIZE),
+    "gather_int8": (*[ADDRESS] * 4, SIZE, SIZE),
+    "linear_int8": (*[ADDRESS] * 6, *[SIZE] * 5, NUMBER),
+    "pack_blocks": (NUMBER, ADDRESS, ADDRESS, SIZE, SIZE, SIZE),
+    "gather_blocks": (NUMBER, ADDRESS, ADDRESS, ADDRESS, SIZE, SIZE),
+    "linear_blocks": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 5, NUMBER),
     "rms_norm": (ADDRESS, ADDRESS, ADDRESS, FLOAT, ADDRESS, *[SIZE] * 4),
     "silu_mul": (ADDRESS, ADDRESS, ADDRESS, SIZE, SIZE),
     "rope_and_store": (ADDRESS, NUMBER, *[ADDRESS] * 4, *[SIZE] * 4),
@@ -32,6 +38,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 MAKERS = (
     ("pool_start", (NUMBER,), ADDRESS),
+    ("panel_bytes", (NUMBER, SIZE), SIZE),
     ("exchange_bytes", (NUMBER, SIZE), SIZE),
     ("exchange_open", (ADDRESS, NUMBER, NUMBER, SIZE, ctypes.c_double), ADDRESS),
     ("exchange_missing", (ADDRESS,), NUMBER),

@@ -16,8 +16,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
 from actorlm.kernels.layer_cache import LayerCache
-from actorlm.kernels.linear import TYPES
 from actorlm.kernels.native import Native
+from actorlm.kernels.packed import TYPES
 
 
 @dataclass(frozen=True, slots=True)

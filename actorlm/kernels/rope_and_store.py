@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from actorlm.kernels.layer_cache import LayerCache
-from actorlm.kernels.linear import TYPES
 from actorlm.kernels.native import Native
+from actorlm.kernels.packed import TYPES
 
 
 class Heads:

@@ -2,9 +2,7 @@
 
 from typing import NamedTuple
 
-from torch import Tensor
-
-from actorlm.kernels.linear import PackedRows
+from actorlm.kernels.linear import Rows
 
 
 class Cut(NamedTuple):
@@ -19,5 +17,5 @@ class Weight(NamedTuple):
     """A tensor to fill, by its layer's name for it, such as `query.weight`. Without `cut` it is the whole one."""
 
     name: str
-    destination: Tensor | PackedRows
+    destination: Rows
     cut: Cut | None = None

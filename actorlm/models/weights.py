@@ -1,8 +1,8 @@
 """Fills a model's parameters from a checkpoint, a slice of rows at a time: the weights are never twice in memory.
 
 A rank reads only what it has of a tensor that is cut over ranks. A source is safetensors (one file, or several with an
-index) or GGUF, which is dequantised. Everything wrong with it, a missing tensor, another shape, a damaged file, is a
-ModelError that names the file or tensor.
+index) or GGUF, which is dequantised, unless the matrix takes its blocks as they are. Everything wrong with it, a
+missing tensor, another shape, a damaged file, is a ModelError that names the file or tensor.
 """
 
 import math
@@ -20,7 +20,10 @@ from actorlm.checkpoint.description import ModelDescription
 from actorlm.checkpoint.gguf import GgufFile
 from actorlm.checkpoint.safetensors import check_weights
 from actorlm.errors import ModelError
-from actorlm.kernels.linear import PackedRows
+from actorlm.kernels.file_matrix import FLOATS, KINDS, FileRows
+from actorlm.kernels.linear import Rows
+from actorlm.kernels.linear_blocks import FORMS
+from actorlm.kernels.packed import PackedRows
 from actorlm.layers.weight import Cut
 
 MAX_SLICE_BYTES = 32 << 20
@@ -35,7 +38,7 @@ class Parameter:
     """
 
     name: str
-    destination: Tensor | PackedRows
+    destination: Rows
     halved_heads: int | None = None
     cut: Cut | None = None
     """Which part of the tensor goes there; None for all of it."""
@@ -70,6 +73,12 @@ class Source(Protocol):
     def read(self, name: str, rows: slice, columns: slice | None) -> Tensor:
         """Some rows of the tensor, or some columns of these, in any dtype."""
 
+    def kind(self, name: str) -> str:
+        """How the file stores the tensor's numbers, such as F16 or Q4_K."""
+
+    def read_packed(self, name: str, rows: slice, columns: slice | None) -> Tensor:
+        """Some rows of the tensor, or whole blocks of these, as they lie in the file: bytes."""
+
 
 class SafetensorsSource:
     """A directory with safetensors files."""
@@ -91,6 +100,14 @@ class SafetensorsSource:
         self.bytes_read += tensor.nbytes
         return tensor
 
+    def kind(self, name: str) -> str:
+        """The tensor's dtype, as the file calls it."""
+        return str(self._slices[name].get_dtype())
+
+    def read_packed(self, name: str, rows: slice, columns: slice | None) -> Tensor:
+        """Nothing: safetensors have no blocks."""
+        raise AssertionError(f"{name} has no blocks")
+
 
 class GgufSource:
     """A GGUF file."""
@@ -111,6 +128,14 @@ class GgufSource:
         """Some rows of the tensor, or some columns of these, dequantised to float32."""
         return torch.from_numpy(self._file.read(name, rows, columns))
 
+    def kind(self, name: str) -> str:
+        """The tensor's type."""
+        return self._file.tensors[name].type
+
+    def read_packed(self, name: str, rows: slice, columns: slice | None) -> Tensor:
+        """Some rows of the tensor, or whole blocks of these, as they lie in the file: bytes."""
+        return torch.from_numpy(self._file.read_packed(name, rows, columns))
+
 
 def load_weights(model: ModelDescription, parameters: Iterable[Parameter], progress: Callable[[int, int], None]) -> int:
     """Fills every parameter from the checkpoint at `model.path`; `progress` gets bytes filled and in total.
@@ -127,21 +152,46 @@ def fill(source: Source, parameters: list[Parameter], progress: Callable[[int, i
     """Checks all names and shapes, then fills every parameter. `progress` gets bytes filled and in total."""
     for parameter in parameters:
         _check(source.shape(parameter.name), parameter)
+        if isinstance(parameter.destination, FileRows):
+            _check_kind(source.kind(parameter.name), parameter)
     total = sum(parameter.destination.nbytes for parameter in parameters)
     done = 0
     for parameter in parameters:
         for rows in _row_slices(parameter):
-            numbers = source.read(parameter.name, *parameter.place_of(rows))
-            _put(parameter.destination, rows, _ordered(numbers, parameter.halved_heads))
+            _fill_rows(source, parameter, rows)
             done += parameter.destination.nbytes // parameter.destination.shape[0] * (rows.stop - rows.start)
             progress(done, total)
 
 
-def _put(destination: Tensor | PackedRows, rows: slice, numbers: Tensor) -> None:
+def _fill_rows(source: Source, parameter: Parameter, rows: slice) -> None:
+    destination, place = parameter.destination, parameter.place_of(rows)
+    if isinstance(destination, FileRows):
+        kind = source.kind(parameter.name)
+        read = source.read if kind in FLOATS else source.read_packed
+        destination.put(rows.start, kind, _ordered(read(parameter.name, *place), parameter.halved_heads))
+        return
+    numbers = _ordered(source.read(parameter.name, *place), parameter.halved_heads)
     if isinstance(destination, PackedRows):
         destination.put(rows.start, numbers)
     else:
         destination[rows].copy_(numbers)
+
+
+def _check_kind(kind: str, parameter: Parameter) -> None:
+    """Raises ModelError for a tensor that cannot stay in its file's form."""
+    if kind not in KINDS:
+        raise ModelError(
+            f"{parameter.name} has type {kind}, which cannot stay as it is; {', '.join(KINDS)} can."
+            " Use --weights int8 or float16"
+        )
+    cut = parameter.cut
+    if kind in FORMS and cut is not None and cut.dimension == 1:
+        size = FORMS[kind].inputs
+        if cut.part.start % size or cut.part.stop % size:
+            raise ModelError(
+                f"{parameter.name} has blocks of {size} columns ({kind}), and this rank's share is columns"
+                f" {cut.part.start} to {cut.part.stop}; use another --tp, or --weights int8 or float16"
+            )
 
 
 def _check(shape: tuple[int, ...] | None, parameter: Parameter) -> None:

@@ -23,7 +23,7 @@ from actorlm.offline.outputs import RequestOutput
 from actorlm.offline.prompts import Preparation
 from actorlm.offline.spmd import SpmdJob
 from actorlm.offline.worker_thread import WorkerThread
-from actorlm.planning import find_model, plan_tree
+from actorlm.planning import find_model, plan_tree, with_types
 from actorlm.scheduling.core import Core
 from actorlm.scheduling.scheduler import Scheduler
 from actorlm.screen import Screen
@@ -45,14 +45,15 @@ class StepResult(NamedTuple):
 class Session:
     """The model of a Config, loaded. `progress` gets phases, and bytes done and in total, while it is.
 
-    `context` is the most tokens of one prompt and its output, `threads` those of the tensor arithmetic.
-    Raises ConfigError, ModelError or InsufficientMemory.
+    `config` are the options with the types that auto stands for, `context` is the most tokens of one prompt and its
+    output, `threads` are those of the tensor arithmetic. Raises ConfigError, ModelError or InsufficientMemory.
     """
 
     def __init__(self, config: Config, progress: Progress) -> None:
         check_offline(config)
         self._job = SpmdJob(config) if config.parallel.executor == "external" else None
         self.model = find_model(config, progress)
+        self.config = config = with_types(config, self.model)
         planned = plan_tree(config, self.model, "")
         num_blocks = planned.kv_cache_tokens // BLOCK_SIZE
         if self._job is not None:

@@ -27,7 +27,7 @@ def session():
 def run(session, *, rounds=2, **work):
     lines, ticks = [], count()
     report = measure(
-        session, Workload(**work), rounds=rounds, seed=0, dtype="auto", kernels="none", told=lines.append,
+        session, Workload(**work), rounds=rounds, seed=0, weights="auto", kernels="none", told=lines.append,
         clock=lambda: float(next(ticks)),
     )  # fmt: skip
     return report, lines

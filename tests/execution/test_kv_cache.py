@@ -43,9 +43,9 @@ def test_layers_do_not_overlap():
 
 def test_what_does_not_fit_is_refused():
     need = 4000 + kv_cache_bytes(MODEL, 5, torch.float32)
-    check_memory(MODEL, 5, torch.float32, need)
+    check_memory(MODEL, 5, 4, torch.float32, need)
     with pytest.raises(InsufficientMemory, match="80 tokens"):
-        check_memory(MODEL, 5, torch.float32, need - 1)
+        check_memory(MODEL, 5, 4, torch.float32, need - 1)
 
 
 def test_memory_that_the_system_refuses(monkeypatch):

@@ -4,8 +4,9 @@ import pytest
 import torch
 from native_levels import on_all_levels
 
-from actorlm.kernels.linear import PackedMatrix, PackedRows, gather_rows, linear, panel_count, rows_of
+from actorlm.kernels.linear import gather_rows, linear, rows_of
 from actorlm.kernels.native import Native, runnable_levels
+from actorlm.kernels.packed import PackedMatrix, PackedRows, panel_count
 from actorlm.kernels.rms_norm import rms_norm
 from actorlm.kernels.silu_mul import Gates, silu_mul
 

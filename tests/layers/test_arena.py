@@ -11,12 +11,12 @@ from actorlm.layers import arena as arenas
 from actorlm.layers.arena import Arena
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_tensors_of_an_arena_do_not_overlap(monkeypatch, dtype):
+@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+def test_tensors_of_an_arena_do_not_overlap(monkeypatch, weights):
     monkeypatch.setattr(arenas, "CHUNK_BYTES", 4096)
-    arena = Arena(dtype)
-    shapes = [(3, 5), (1,), (100, 7), (2000, 2), (9,)]
-    tensors = [arena.empty(*shape) for shape in shapes]
+    arena, dtype = Arena(weights), getattr(torch, weights)
+    shapes = [(3, 5), (1, 1), (100, 7), (2000, 2), (9, 1)]
+    tensors = [arena.matrix(*shape) for shape in shapes]
     assert [tuple(tensor.shape) for tensor in tensors] == shapes
     assert all(tensor.dtype is dtype and not tensor.any() and tensor.data_ptr() % 64 == 0 for tensor in tensors)
     for number, tensor in enumerate(tensors):

@@ -27,7 +27,7 @@ def whole(count):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_stacked_matrices_are_one_product(bias):
-    layer = ColumnParallel({"a": whole(3), "b": whole(5)}, 4, bias=bias, arena=Arena(torch.float32))
+    layer = ColumnParallel({"a": whole(3), "b": whole(5)}, 4, bias=bias, arena=Arena("float32"))
     parts = filled(layer)
     assert list(parts) == (["a.weight", "a.bias", "b.weight", "b.bias"] if bias else ["a.weight", "b.weight"])
     x, out = torch.randn(2, 4), torch.empty(2, 8)
@@ -38,7 +38,7 @@ def test_stacked_matrices_are_one_product(bias):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_product_is_added(bias):
-    layer = RowParallel("a", whole(4), 8, bias=bias, arena=Arena(torch.float32))
+    layer = RowParallel("a", whole(4), 8, bias=bias, arena=Arena("float32"))
     parts = filled(layer)
     x, total = torch.randn(2, 4), torch.ones(2, 8)
     layer.add_to(total, x, None)
@@ -47,7 +47,7 @@ def test_a_product_is_added(bias):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_gated_mlp_is_its_formula(bias):
-    mlp = GatedMLP(6, 10, bias=bias, arena=Arena(torch.float32))
+    mlp = GatedMLP(6, 10, bias=bias, arena=Arena("float32"))
     w = filled(mlp)
     x, total = torch.randn(3, 6), torch.ones(3, 6)
     mlp.add_to(total, x, Activations(None, None, None, mlp.gates(3)))
@@ -87,7 +87,7 @@ def test_the_scaled_angles_differ():
 
 
 def test_an_embedding_is_a_head_too():
-    embedding = Embedding("embedding", 5, 3, Arena(torch.float32))
+    embedding = Embedding("embedding", 5, 3, Arena("float32"))
     weight = filled(embedding)["embedding.weight"]
     vectors = embedding(torch.tensor([4, 0, 4]))
     assert torch.equal(vectors, weight[[4, 0, 4]])
@@ -98,6 +98,6 @@ def test_an_embedding_is_a_head_too():
 
 
 def test_logits_are_float32():
-    embedding = Embedding("embedding", 5, 3, Arena(torch.bfloat16))
+    embedding = Embedding("embedding", 5, 3, Arena("bfloat16"))
     filled(embedding)
     assert embedding.logits(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype is torch.float32

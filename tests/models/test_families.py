@@ -3,7 +3,6 @@
 import gguf
 import msgspec
 import pytest
-import torch
 from tiny_models import FAMILIES, GGUF_ARCHITECTURES
 
 from actorlm.checkpoint.config_json import ARCHITECTURES, describe_directory
@@ -35,7 +34,7 @@ DESCRIPTION = ModelDescription(
 
 def whole(description):
     stage = Stage(range(description.num_layers), is_first=True, is_last=True)
-    return Decoder(registry.family(description.architecture), description, Arena(torch.float32), stage)
+    return Decoder(registry.family(description.architecture), description, Arena("float32"), stage)
 
 
 CHANGES = {
