@@ -48,7 +48,9 @@ def start(peers: Sequence[Peer], directory: Path, logs: Path, stack: ExitStack, 
     for index, peer in enumerate(peers):
         for number in range(peer.starts):
             server = Server(peer, directory, FIRST_PORT + index, logs / f"{peer.name}.log")
-            results.started.append(Started(peer.name, server.ready_s, server.idle_mib, server.command))
+            results.started.append(
+                Started(peer.name, server.ready_s, server.idle_mib, server.command, server.environment)
+            )
             print(f"{peer.name}: ready after {server.ready_s:.2f} s, {server.idle_mib:,.0f} MiB", flush=True)
             if number < peer.starts - 1:
                 server.end()

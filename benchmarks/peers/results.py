@@ -13,6 +13,7 @@ class Started(msgspec.Struct, frozen=True):
     ready_s: float
     idle_mib: float
     command: list[str]
+    environment: dict[str, str]
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,8 @@ from peers.table import THREADS, Peer, Work
 
 MAX_LEN = 2048
 SLOTS = 64
-SLOT_TOKENS = 768
+SLOT_TOKENS = 1280
+"""llama.cpp reserves them for each request: 1,025 at the most here, and it wants multiples of 256."""
 CACHE_GIB = 2
 START_TIMEOUT_S = 600.0
 POLL_S = 0.02
@@ -41,22 +42,39 @@ def command(peer: Peer, directory: Path, port: int) -> list[str]:
             serve += ["--max-model-len", str(MAX_LEN), "--max-num-seqs", str(SLOTS), "--port", str(port)]
             serve += ["--host", "127.0.0.1"]
         case "llama.cpp":
-            python, slots = str(directory / "llama" / "bin" / "python"), (str(SLOTS), str(SLOTS * SLOT_TOKENS))
-            serve = [python, str(HERE / "llama_server.py"), model, str(port), str(THREADS), *slots]
+            serve = _llama_command(directory / "llama" / "bin", model, port)
         case "openvino":
             python = str(directory / "openvino" / "bin" / "python")
             serve = [python, str(HERE / "openvino_driver.py"), model, str(THREADS), str(CACHE_GIB)]
     return [*serve, *peer.options]
 
 
-ENVIRONMENT: dict[str, dict[str, str]] = {
-    "vllm": {
-        "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB),
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{THREADS - 1}",
-        "VLLM_NO_USAGE_STATS": "1",
-    },
-    "openvino": {"OPENVINO_TELEMETRY_DISABLE": "1"},
-}
+def _llama_command(programs: Path, model: str, port: int) -> list[str]:
+    """The server that was built for this CPU, if there is one, and else that of the wheel, with the same settings."""
+    size = [str(SLOTS), str(SLOTS * SLOT_TOKENS)]
+    built = programs / "llama-server"
+    if not built.exists():
+        return [str(programs / "python"), str(HERE / "llama_server.py"), model, str(port), str(THREADS), *size]
+    serve = [str(built), "--model", model, "--port", str(port), "--threads", str(THREADS), "--cache-ram", "0"]
+    return [*serve, "--parallel", size[0], "--ctx-size", size[1], "--no-kv-unified"]
+
+
+def environment(peer: Peer, directory: Path) -> dict[str, str]:
+    """What is set for it, as its documentation recommends."""
+    match peer.family:
+        case "vllm":
+            return {
+                "LD_PRELOAD": str(directory / "vllm" / "lib" / "libiomp5.so"),
+                "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB),
+                "VLLM_CPU_OMP_THREADS_BIND": f"0-{THREADS - 1}",
+                "VLLM_NO_USAGE_STATS": "1",
+            }
+        case "openvino":
+            return {"OPENVINO_TELEMETRY_DISABLE": "1"}
+        case _:
+            return {}
+
+
 READY = {"actorlm": "/ready", "vllm": "/health", "llama.cpp": "/health"}
 """Paths that answer 200 once requests are."""
 
@@ -69,6 +87,7 @@ class Server:
         self.peer = peer
         self.url = f"http://127.0.0.1:{port}"
         self.command = command(peer, directory, port)
+        self.environment = environment(peer, directory)
         self.log = log
         began = time.perf_counter()
         self._process = self._start()
@@ -113,7 +132,7 @@ class Server:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if self.peer.family == "openvino" else log,
                 stderr=log,
-                env=os.environ | ENVIRONMENT.get(self.peer.family, {}),
+                env=os.environ | self.environment,
                 text=True,
                 start_new_session=True,
             )

@@ -44,7 +44,7 @@ def results():
         ],
         model=Model(body=1000, head=0, attention=0),
         weight_bytes={"f32": 4000, "f16": 2000},
-        started=[Started("actorlm-float32", 1.0, 50.0, []), Started("llama-f32", 2.0, 100.0, [])],
+        started=[Started("actorlm-float32", 1.0, 50.0, [], {}), Started("llama-f32", 2.0, 100.0, [], {})],
         rates=[Machine(1.0, 2.0, 0.0, 4.0), Machine(3.0, 4.0, 0.0, 8.0), Machine(2.0, 3.0, 0.0, 5.0)],
         rounds=[
             *(round_of("actorlm-float32", "one", number, rate) for number, rate in enumerate((30.0, 60.0, 50.0))),
