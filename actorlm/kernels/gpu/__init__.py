@@ -1,0 +1,1 @@
+"""Triton kernels for GPUs, one file each: contract, torch reference, kernel, launcher."""
