@@ -56,11 +56,19 @@ def reference(logits_SV: Tensor, draws: Draws) -> tuple[NDArray[np.int32], NDArr
 
 
 def _draw(logits_RV: Tensor, draws: Draws) -> NDArray[np.int64]:
+    return _invert(weigh(logits_RV, draws), draws.words)
+
+
+def weigh(logits_RV: Tensor, draws: Draws) -> Tensor:
+    """The float64 weights of the tokens, 0 for those that are out; the highest is 1.
+
+    Temperatures are above 0, a row's highest logit is finite.
+    """
     below_RV = logits_RV.double()
     below_RV -= below_RV.amax(dim=-1, keepdim=True)  # first: divided by a tiny temperature, it could be infinite
     weights_RV = below_RV.div_(_column(draws.temperature)).exp_()
     _filter(logits_RV, weights_RV, draws)
-    return _invert(weights_RV, draws.words)
+    return weights_RV
 
 
 def _filter(logits_RV: Tensor, weights_RV: Tensor, draws: Draws) -> None:
