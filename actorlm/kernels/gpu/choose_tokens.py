@@ -24,10 +24,9 @@ from torch import Tensor
 from actorlm.kernels import choose_tokens as cpu
 from actorlm.kernels.gpu.columns import check_column
 from actorlm.kernels.gpu.gumbel import noise_of, reference_noise, word_of
+from actorlm.kernels.gpu.ordered import HIGHEST, LOWEST, key_of
 
 BLOCK, NUM_WARPS = 4096, 16
-LOWEST, HIGHEST = tl.constexpr(-(2**31)), tl.constexpr(2**31 - 1)
-"""Of int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,6 @@ def _cpu_draws(draws: Draws, slot: int) -> cpu.Draws:
 
 
 @triton.jit
-def _key(logits):
-    """An int32 in the order of the logits; both zeros have the same."""
-    bits = tl.where(logits == 0, 0.0, logits).to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & HIGHEST)
-
-
-@triton.jit
 def _load(row_ptr, begin, size, BLOCK: tl.constexpr):
     ids = begin + tl.arange(0, BLOCK)
     return ids, tl.load(row_ptr + ids, mask=ids < size, other=float("-inf"))
@@ -115,7 +107,7 @@ def _sum_weights(row_ptr, size, best, temperature, min_p, floor, BLOCK: tl.const
     sum_B = tl.zeros([BLOCK], tl.float32)
     for begin in range(0, size, BLOCK):
         _, logits = _load(row_ptr, begin, size, BLOCK)
-        sum_B += tl.where(_key(logits) >= floor, _weights(logits, best, temperature, min_p), 0.0)
+        sum_B += tl.where(key_of(logits) >= floor, _weights(logits, best, temperature, min_p), 0.0)
     return tl.sum(sum_B, axis=0)
 
 
@@ -131,7 +123,7 @@ def _measure(
     highest_B = tl.full([BLOCK], LOWEST, tl.int32)
     for begin in range(0, size, BLOCK):
         ids, logits = _load(row_ptr, begin, size, BLOCK)
-        keys = _key(logits)
+        keys = key_of(logits)
         weights = tl.where(ids < size, 1.0, 0.0) if COUNTS else _weights(logits, best, temperature, min_p)
         first_B += tl.where(keys >= first, weights, 0.0)
         second_B += tl.where(keys >= second, weights, 0.0)
@@ -149,7 +141,7 @@ def _find_floor(row_ptr, size, best, temperature, min_p, floor, needed, COUNTS: 
     The tokens from `low` on always do, those from `high` on never. Keys are added up in int64: int32 overflows.
     """
     low = floor.to(tl.int64)
-    high = _key(best).to(tl.int64) + 1
+    high = key_of(best).to(tl.int64) + 1
     while high - low > 1:
         first = low + tl.maximum((high - low) // 4, 1)
         second = low + (high - low) // 2
@@ -190,7 +182,7 @@ def _draw(row_ptr, size, best, temperature, min_p, floor, word, BLOCK: tl.conste
     ids_B = tl.zeros([BLOCK], tl.int32)
     for begin in range(0, size, BLOCK):
         ids, logits = _load(row_ptr, begin, size, BLOCK)
-        stays = (_key(logits) >= floor) & (_weights(logits, best, temperature, min_p) > 0)
+        stays = (key_of(logits) >= floor) & (_weights(logits, best, temperature, min_p) > 0)
         if tl.max(stays.to(tl.int32), axis=0) > 0:  # most blocks have none where tokens are left out
             scores = tl.where(stays, (logits - best) / temperature + noise_of(word, ids), float("-inf"))
             ids_B = tl.where(scores > score_B, ids, ids_B)
