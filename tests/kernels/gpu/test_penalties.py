@@ -70,7 +70,7 @@ def test_as_the_cpu_and_the_reference():
 def test_tokens_are_counted():
     """Of slots with penalties: twice the same token, and one that the sequence had not."""
     here, there = penalties_of()
-    for tokens in ([5, 299, 7, 0, 250, 11], [5, 298, 7, 0, 250, 12]):
+    for tokens in ([5, 299, 7, 100, 250, 11], [5, 298, 7, 100, 250, 12]):
         chosen = torch.tensor(tokens, dtype=torch.int32)
         given = (SLOTS >= 0).nonzero()[:, 0]
         here.append(SLOTS[given].long().numpy(), chosen[given].numpy())
