@@ -3,10 +3,10 @@
 All numbers that change from step to step lie on the device, so that a CUDA graph can replay a launch.
 
 Legend: T tokens of the step, S sequences, n query heads, k key-value heads, g = n / k, b blocks of 16 keys, H head
-size, W width of the block tables, N keys of one sequence.
+size, W width of the block tables, N keys of one sequence; in a kernel M rows and N keys of a tile, D = H padded to a
+power of 2.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,6 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK_SIZE = 16
-LOG2_E = math.log2(math.e)
 FP8 = torch.float8_e4m3fn
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -140,8 +139,43 @@ def softmax_step(logits_MN, highest_M, total_M):
     return weights_MN, kept_M, new_highest_M, total_M * kept_M + tl.sum(weights_MN, 1)
 
 
+def precision(dtype: torch.dtype) -> str:
+    """How `tl.dot` multiplies: float32 without shortcuts; other types ignore it."""
+    return "ieee" if dtype is torch.float32 else "tf32"
+
+
 @triton.jit
 def cached_at(tables_ptr, keys_N, valid_N, kv_head, KV_HEADS: tl.constexpr, H: tl.constexpr):
     """Where the cache has these keys of a sequence, whose table begins at `tables_ptr`."""
     blocks_N = tl.load(tables_ptr + keys_N // 16, mask=valid_N, other=0)
     return ((blocks_N.to(tl.int64) * KV_HEADS + kv_head) * 16 + keys_N % 16) * H
+
+
+@triton.jit
+def attend(
+    q_MD, highest_M, total_M, kv_ptr, values_at, table_ptr, kv_head, positions_M, oldest, begin, end, scale,
+    SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, KV_HEADS: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Online softmax over the keys from `begin` up to `end`: each row's highest logit, total and weighted sum.
+
+    It begins at a multiple of N. Keys before `oldest` are seen by no row, and not read: their blocks may be gone.
+    """
+    d_D = tl.arange(0, D)
+    sums_MD = tl.zeros((M, D), tl.float32)
+    for tile in range(begin, end, N):
+        keys_N = tile + tl.arange(0, N)
+        valid_N = (keys_N >= oldest) & (keys_N < end)
+        at_N = cached_at(table_ptr, keys_N, valid_N, kv_head, KV_HEADS, H)
+        mask_DN = (d_D < H)[:, None] & valid_N[None, :]
+        k_DN = tl.load(kv_ptr + at_N[None, :] + d_D[:, None], mask=mask_DN, other=0.0).to(q_MD.dtype)
+        logits_MN = capped_scores(tl.dot(q_MD, k_DN, input_precision=PRECISION), scale, SOFT_CAP)
+        visible_MN = (keys_N[None, :] <= positions_M[:, None]) & valid_N[None, :]
+        if WINDOW is not None:
+            visible_MN &= keys_N[None, :] > positions_M[:, None] - WINDOW
+        logits_MN = tl.where(visible_MN, logits_MN, float("-inf"))
+        weights_MN, kept_M, highest_M, total_M = softmax_step(logits_MN, highest_M, total_M)
+        mask_ND = valid_N[:, None] & (d_D < H)[None, :]
+        v_ND = tl.load(kv_ptr + values_at + at_N[:, None] + d_D[None, :], mask=mask_ND, other=0.0).to(q_MD.dtype)
+        sums_MD = tl.dot(weights_MN.to(q_MD.dtype), v_ND, sums_MD * kept_M[:, None], input_precision=PRECISION)
+    return highest_M, total_M, sums_MD

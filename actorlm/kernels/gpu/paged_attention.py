@@ -4,7 +4,7 @@ A program has up to `rows / g` queries of one sequence, with the g query heads o
 once for all of them. It finds its sequence by a binary search over the starts, so that the host need not know the
 lengths: the grid has as many programs as tokens and sequences could need, and those too many end at once.
 
-Legend: as `attention.py`; M rows of a tile, N keys of a tile, D = H padded to a power of 2.
+Legend: as in `attention.py`.
 """
 
 import torch
@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from actorlm.kernels.gpu import attention
-from actorlm.kernels.gpu.attention import Cache, Sequences, Softmax, cached_at, capped_scores, softmax_step
+from actorlm.kernels.gpu.attention import Cache, Sequences, Softmax, attend
 from actorlm.kernels.gpu.tiles import Tile
 
 reference = attention.reference
@@ -64,27 +64,15 @@ def paged_attention_kernel(
     if sinks_ptr is not None:
         highest_M = tl.load(sinks_ptr + heads_M, mask=is_row_M, other=0.0) * 1.4426950408889634
         total_M += 1.0
-    sums_MD = tl.zeros((M, D), tl.float32)
 
     end = tl.minimum(length, length - num_queries + first_query + QUERIES)
     oldest = 0
     if WINDOW is not None:
         oldest = tl.maximum(length - num_queries + first_query + 1 - WINDOW, 0)
-    for begin in range(oldest // N * N, end, N):
-        keys_N = begin + tl.arange(0, N)
-        valid_N = (keys_N >= oldest) & (keys_N < end)
-        at_N = cached_at(tables_ptr + sequence * table_width, keys_N, valid_N, kv_head, KV_HEADS, H)
-        mask_DN = (d_D < H)[:, None] & valid_N[None, :]
-        k_DN = tl.load(kv_ptr + at_N[None, :] + d_D[:, None], mask=mask_DN, other=0.0).to(q_MD.dtype)
-        logits_MN = capped_scores(tl.dot(q_MD, k_DN, input_precision=PRECISION), scale, SOFT_CAP)
-        visible_MN = (keys_N[None, :] <= positions_M[:, None]) & valid_N[None, :]
-        if WINDOW is not None:
-            visible_MN &= keys_N[None, :] > positions_M[:, None] - WINDOW
-        logits_MN = tl.where(visible_MN, logits_MN, float("-inf"))
-        weights_MN, kept_M, highest_M, total_M = softmax_step(logits_MN, highest_M, total_M)
-        mask_ND = valid_N[:, None] & (d_D < H)[None, :]
-        v_ND = tl.load(kv_ptr + values_at + at_N[:, None] + d_D[None, :], mask=mask_ND, other=0.0).to(q_MD.dtype)
-        sums_MD = tl.dot(weights_MN.to(q_MD.dtype), v_ND, sums_MD * kept_M[:, None], input_precision=PRECISION)
+    highest_M, total_M, sums_MD = attend(
+        q_MD, highest_M, total_M, kv_ptr, values_at, tables_ptr + sequence * table_width, kv_head, positions_M, oldest,
+        oldest // N * N, end, scale, SOFT_CAP, WINDOW, KV_HEADS, H, D, M, N, PRECISION,
+    )  # fmt: skip
 
     out_MD = sums_MD * (value_scale / tl.where(total_M == 0.0, 1.0, total_M))[:, None]
     out_at_M = (tokens_M * HEADS + heads_M) * H
@@ -117,7 +105,7 @@ def paged_attention(
         out_TnH, q_TnH, cache.kv_2bk16H, sequences.tables_SW, sequences.lengths_S, sequences.starts_S1, softmax.sinks_n,
         softmax.scale * cache.key_scale, cache.value_scale, num_sequences, width, cache.kv_2bk16H[0].numel(),
         q_TnH.stride(0), softmax.soft_cap, softmax.window, heads, kv_heads, size, triton.next_power_of_2(size),
-        tile.rows, tile.columns, "ieee" if q_TnH.dtype is torch.float32 else "tf32",
+        tile.rows, tile.columns, attention.precision(q_TnH.dtype),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out_TnH

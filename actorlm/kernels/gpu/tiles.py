@@ -47,7 +47,7 @@ TILES: dict[tuple[str, int, int, str], Tile] = {
     ("decode", 64, 4, ANY): Tile(rows=16, columns=16, warps=4, stages=3),
     ("decode", 128, 1, ANY): Tile(rows=16, columns=64, warps=4, stages=3),
     ("decode", 128, 2, ANY): Tile(rows=16, columns=64, warps=4, stages=3),
-    ("decode", 128, 4, ANY): Tile(rows=16, columns=32, warps=4, stages=3),
+    ("decode", 128, 4, ANY): Tile(rows=16, columns=16, warps=4, stages=3),
     ("decode", 256, 1, ANY): Tile(rows=16, columns=32, warps=4, stages=3),
     ("decode", 256, 2, ANY): Tile(rows=16, columns=32, warps=4, stages=3),
     ("decode", 256, 4, ANY): Tile(rows=16, columns=16, warps=4, stages=3),
