@@ -51,6 +51,11 @@ TILES: dict[tuple[str, int, int, str], Tile] = {
     ("decode", 256, 1, ANY): Tile(rows=16, columns=32, warps=4, stages=3),
     ("decode", 256, 2, ANY): Tile(rows=16, columns=32, warps=4, stages=3),
     ("decode", 256, 4, ANY): Tile(rows=16, columns=16, warps=4, stages=3),
+    ("latent", 512, 1, ANY): Tile(rows=16, columns=32, warps=4, stages=2),
+    ("latent", 512, 1, "sm_90"): Tile(rows=64, columns=32, warps=8, stages=2),
+    ("latent", 512, 2, ANY): Tile(rows=16, columns=32, warps=4, stages=2),
+    ("latent", 512, 2, "sm_90"): Tile(rows=64, columns=64, warps=8, stages=2),
+    ("latent", 512, 4, ANY): Tile(rows=16, columns=16, warps=8, stages=2),
 }
 
 
