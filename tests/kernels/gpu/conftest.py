@@ -17,9 +17,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 collect_ignore_glob = [] if HAS_TRITON else ["test_*.py"]
 
 if HAS_TRITON and INTERPRETED:
-    from gpu.interpreter import mend_dot
+    from gpu.interpreter import mend
 
-    mend_dot()
+    mend()
 
 
 def pytest_collection_modifyitems(items):

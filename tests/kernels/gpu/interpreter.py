@@ -1,18 +1,20 @@
-"""Mends `tl.dot` of bfloat16 in Triton's interpreter.
+"""Mends what Triton's interpreter gets wrong (Triton 3.6 to 3.9).
 
-The interpreter keeps bfloat16 numbers as 16-bit integers, and multiplies those integers (Triton 3.6 to 3.9).
-`test_interpreter.py` fails when that has ended, and this file can go.
+It keeps bfloat16 numbers as 16-bit integers, and `tl.dot` multiplies those integers. When it rounds up to fp8 e4m3 and
+the mantissa overflows, the carry is lost: 1.99 becomes 1. `test_interpreter.py` fails when that has ended.
 """
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
 original_dot = interpreter.InterpreterBuilder.create_dot
+original_cast = interpreter.InterpreterBuilder.create_fp_to_fp
 
 
 def floats(handle):
-    """The numbers of a tensor, as numpy can multiply them."""
+    """The numbers of a tensor, as numpy can use them."""
     if handle.dtype.scalar != tl.bfloat16:
         return handle.data
     return (handle.data.astype(np.uint32) << 16).view(np.float32)
@@ -26,6 +28,16 @@ def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
     return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
 
 
-def mend_dot():
-    """From now on interpreted kernels multiply bfloat16 right."""
+def create_fp_to_fp(self, src, dst_type, rounding_mode):
+    """As the original, and to fp8 e4m3 as torch rounds, to the nearest even number."""
+    if dst_type.scalar != tl.float8e4nv:
+        return original_cast(self, src, dst_type, rounding_mode)
+    numbers = torch.from_numpy(np.array(floats(src), np.float32))
+    rounded = numbers.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    return interpreter.TensorHandle(rounded, dst_type.scalar)
+
+
+def mend():
+    """From now on interpreted kernels do both right."""
     interpreter.InterpreterBuilder.create_dot = create_dot
+    interpreter.InterpreterBuilder.create_fp_to_fp = create_fp_to_fp
