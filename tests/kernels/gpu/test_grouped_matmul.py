@@ -60,6 +60,15 @@ def test_rows_without_a_value_stay_alone():
     assert out[2].isnan().all()
 
 
+def test_what_lies_behind_a_row_is_not_read():
+    x, weight = torch.full((3, 64), torch.nan), torch.full((4, 32, 64), torch.nan)
+    x[:, :48], weight[:, :, :48] = torch.randn(3, 48), torch.randn(4, 32, 48)
+    aligned = moe_align(chosen(3, 1), 4, 16)
+    out = grouped_matmul(x[:, :48], weight[:, :, :48], aligned, 3, divide=1, tile=SMALL)
+    expected = reference(x[:, :48], weight[:, :, :48], chosen(3, 1).flatten(), 1, gated=False)
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_blocks_follow_the_average():
     assert [block_for(pairs, 8) for pairs in (1, 128, 129, 512, 100_000)] == [16, 16, 32, 64, 128]
 

@@ -53,6 +53,13 @@ def test_rows_of_a_wider_buffer():
     assert torch.equal(out.long(), a[:, 16:48].long() @ b.long().T)
 
 
+def test_what_lies_behind_a_row_is_not_read():
+    a, b = (torch.full((16, 64), torch.nan).to(torch.float8_e4m3fn) for _ in range(2))
+    a[:, :48], b[:, :48] = 1.0, 2.0
+    out = scaled_matmul(a[:, :48], torch.ones(16), b[:, :48], torch.ones(16), torch.float32, tile=SMALL)
+    assert torch.equal(out, torch.full((16, 16), 96.0))
+
+
 def test_one_dtype():
     a, b = torch.zeros(1, 16, dtype=torch.int8), torch.zeros(16, 16).to(torch.float8_e4m3fn)
     with pytest.raises(AssertionError, match="both have one dtype"):
