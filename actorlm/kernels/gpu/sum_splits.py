@@ -22,7 +22,7 @@ def sum_splits_kernel(parts_ptr, bias_ptr, out_ptr, numel, size, SPLITS: tl.cons
     exists = numbers < numel
     sums = tl.load(parts_ptr + numbers, exists, 0.0)
     for split in tl.static_range(1, SPLITS):
-        sums += tl.load(parts_ptr + split * numel.to(tl.int64) + numbers, exists, 0.0)
+        sums += tl.load(parts_ptr + tl.cast(numel, tl.int64) * split + numbers, exists, 0.0)
     if bias_ptr is not None:
         sums += tl.load(bias_ptr + numbers % size, exists, 0.0).to(tl.float32)
     tl.store(out_ptr + numbers, sums.to(out_ptr.dtype.element_ty), exists)

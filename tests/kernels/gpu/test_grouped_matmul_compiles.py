@@ -1,6 +1,7 @@
 """grouped_matmul and sum_experts, compiled: with 64 rows or more they use warp-group instructions."""
 
 import pytest
+import torch
 
 from actorlm.kernels.gpu.grouped_matmul import grouped_matmul_kernel, tile_for
 from actorlm.kernels.gpu.sum_experts import sum_experts_kernel
@@ -17,14 +18,16 @@ TYPES = {
     "weight_stride_x": "i32:16",
     "weight_stride_n": "i32:16",
 }
+NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 
 @pytest.mark.parametrize("target", [SM_90, SM_80], ids=named)
 @pytest.mark.parametrize("gated", [True, False], ids=["gate_up", "down"])
 @pytest.mark.parametrize("block", [16, 32, 64, 128])
-def test_grouped_matmul(block, gated, target):
-    tile = tile_for(block, gated=gated)
-    types = TYPES | dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), "*bf16")
+@pytest.mark.parametrize("dtype", NAMES, ids=NAMES.values())
+def test_grouped_matmul(dtype, block, gated, target):
+    tile = tile_for(block, gated=gated, dtype=dtype)
+    types = TYPES | dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{NAMES[dtype]}")
     sizes = {"DIVIDE": 8 if gated else 1, "GATED": gated, "BLOCK": block, "BLOCK_N": tile.n, "BLOCK_K": tile.k}
     if gated:
         sizes["factors_ptr"] = None
@@ -32,11 +35,11 @@ def test_grouped_matmul(block, gated, target):
         types["factors_ptr"] = "*fp32"
     check(
         grouped_matmul_kernel,
-        f"{'gate_up' if gated else 'down'} {block}",
+        f"{'gate_up' if gated else 'down'} {block} {NAMES[dtype]}",
         types,
         sizes,
         target,
-        wgmma=block >= 64,
+        wgmma=block >= 64 and dtype is torch.bfloat16,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )

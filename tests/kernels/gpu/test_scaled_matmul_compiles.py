@@ -98,3 +98,25 @@ def test_quantize_rows(rows, block, kind, target):
 def test_sum_splits(target):
     types = {"parts_ptr": "*fp32", "bias_ptr": "*bf16", "out_ptr": "*bf16", "numel": "i32:16", "size": "i32:16"}
     check(sum_splits_kernel, "8 parts", types, {"SPLITS": 8, "BLOCK": 1024}, target)
+
+
+def test_one_row():
+    """Triton makes a constant of a size that is 1."""
+    tile = scaled_matmul.tile_for(1)
+    types = {name: kind for name, kind in TYPES.items() if name != "size_m"}
+    types |= {"a_ptr": "*i8", "b_ptr": "*i8", "out_ptr": "*bf16"}
+    sizes = {"size_m": 1, "INTEGER": True, "BLOCK_M": tile.m, "BLOCK_N": tile.n, "BLOCK_K": tile.k}
+    check(
+        scaled_matmul.scaled_matmul_kernel,
+        "one row",
+        types,
+        sizes,
+        SM_90,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+
+
+def test_one_number():
+    types = {"parts_ptr": "*fp32", "bias_ptr": "*bf16", "out_ptr": "*bf16"}
+    check(sum_splits_kernel, "one number", types, {"numel": 1, "size": 1, "SPLITS": 2, "BLOCK": 1024}, SM_90)
