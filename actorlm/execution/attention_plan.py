@@ -25,7 +25,7 @@ MAX_PIECE_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What a step must know of a layer's cache."""
+    """What a step must know of a layer's cache. `dtype` is that of what is gathered from it, to compute with."""
 
     num_blocks: int
     num_kv_heads: int
@@ -34,7 +34,7 @@ class CacheShape:
 
     @property
     def block_bytes(self) -> int:
-        """Of the keys and values of one block."""
+        """Of the keys and values of one block, once they are gathered."""
         return 2 * self.num_kv_heads * BLOCK_SIZE * self.head_dim * self.dtype.itemsize
 
 
@@ -97,14 +97,20 @@ def _piece(begin: int, tiles: Tiles, runs: Indices, buffer_RX: torch.Tensor, sha
         k_BkKH=kv[0],
         v_BkKH=kv[1],
         mask_B1QK=_mask(tiles, num_keys, shape.dtype),
+        positions_B1Q1=torch.from_numpy(_positions(tiles)),
     )
+
+
+def _positions(tiles: Tiles) -> Indices:
+    """[B, 1, Q, 1]."""
+    positions: Indices = (tiles.positions[:, None] + _steps(tiles))[:, None, :, None]
+    return positions
 
 
 def _mask(tiles: Tiles, num_keys: int, dtype: torch.dtype) -> torch.Tensor | None:
     if (tiles.queries == 1).all() and (tiles.keys == num_keys).all():
         return None
-    visible = (tiles.positions[:, None] + _steps(tiles))[:, None, :, None]
-    hidden = torch.from_numpy(np.arange(num_keys) > visible)
+    hidden = torch.from_numpy(np.arange(num_keys) > _positions(tiles))
     return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
 
 

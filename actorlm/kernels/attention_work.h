@@ -29,8 +29,20 @@ struct Plan {
   }
 };
 
+// How a layer makes weights of queries and keys.
+struct Variant {
+  float scale;         // of the products
+  float soft_cap;      // a score becomes soft_cap tanh(score / soft_cap); 0: it stays
+  long window;         // a query sees the last so many keys, its own among them; 0: all
+  const float *sinks;  // [q_heads]: one more score for each, of a key without a value; null: none
+
+  // Of the keys that the query at this position sees.
+  long first_key(long position) const { return window == 0 ? 0 : std::max(0L, position + 1 - window); }
+};
+
 struct Attention {
   Plan plan;
+  Variant variant;
   const float *queries;  // [tokens, q_heads, size], tokens at a distance of query_stride
   float *out;            // [tokens, q_heads, size]
   long query_stride, q_heads, kv_heads, size, num_blocks;
@@ -41,50 +53,60 @@ struct Attention {
 struct Query {  // of one token and one head
   const float *in;
   float *out;
-  long num_keys;
+  long head;
+  long begin, end;  // of the keys that it sees, from the first key of the work on
 };
 
 struct Visit {  // a block, and the queries [first, end) that read it
   long first, end;
-  long index;  // of the block in its sequence
+  long index;  // of the block, from the first one of the work on
   long block;  // of the cache
 };
 
-// What one group needs of one key-value head.
+// What one group needs of one key-value head. Its first block is the first one that a query of it sees.
 class Work {
  public:
   std::vector<Query> queries;
   std::vector<Visit> visits;
-  long num_blocks;  // of the longest sequence
+  long num_blocks;  // from the first one to the last one of the longest sequence
 
   void list(const Attention &all, long group, long head) {
     const long begin = all.plan.groups[group], end = begin + all.plan.groups[all.plan.num_groups + group];
     const long shared = all.plan.groups[2 * all.plan.num_groups + group];
-    queries.clear(), visits.clear(), num_blocks = 0;
+    queries.clear(), visits.clear(), first_block_ = first_block(all, all.plan.tile(begin)), num_blocks = 0;
+    for (long t = begin + 1; t < end; t++) first_block_ = std::min(first_block_, first_block(all, all.plan.tile(t)));
     for (long t = begin; t < end; t++) add_queries(all, all.plan.tile(t), head);
-    add_visits(all, all.plan.tile(begin), 0, long(queries.size()), 0, shared);
+    add_visits(all, all.plan.tile(begin), 0, long(queries.size()), first_block_, shared);
     for (long t = begin, first = 0; t < end; t++) {
       const Tile tile = all.plan.tile(t);
       const long next = first + tile.tokens * (all.q_heads / all.kv_heads);
-      add_visits(all, tile, first, next, shared, tile.num_blocks());
-      num_blocks = std::max(num_blocks, tile.num_blocks()), first = next;
+      add_visits(all, tile, first, next, std::max(shared, first_block(all, tile)), tile.num_blocks());
+      num_blocks = std::max(num_blocks, tile.num_blocks() - first_block_), first = next;
     }
   }
 
  private:
+  long first_block_;
+
+  static long first_block(const Attention &all, const Tile &tile) {
+    return all.variant.first_key(tile.position) / BLOCK;
+  }
+
   void add_queries(const Attention &all, const Tile &tile, long head) {
-    const long heads = all.q_heads / all.kv_heads;
+    const long heads = all.q_heads / all.kv_heads, first_key = first_block_ * BLOCK;
     for (long i = 0; i < tile.tokens; i++) {
+      const long position = tile.position + i, begin = all.variant.first_key(position) - first_key;
       for (long h = head * heads; h < (head + 1) * heads; h++) {
         const float *in = all.queries + (tile.token + i) * all.query_stride + h * all.size;
-        queries.push_back({in, all.out + ((tile.token + i) * all.q_heads + h) * all.size, tile.position + i + 1});
+        float *out = all.out + ((tile.token + i) * all.q_heads + h) * all.size;
+        queries.push_back({in, out, h, begin, position + 1 - first_key});
       }
     }
   }
 
   void add_visits(const Attention &all, const Tile &tile, long first, long end, long block, long end_block) {
     const int32_t *table = all.plan.tables + tile.row * all.plan.table_width;
-    for (; block < end_block; block++) visits.push_back({first, end, block, table[block]});
+    for (; block < end_block; block++) visits.push_back({first, end, block - first_block_, table[block]});
   }
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "exp.h"
 #include "pool.h"
 #include "simd.h"
 

@@ -9,15 +9,15 @@ Legend: T tokens of the step, P queries with padding, n query heads, k key-value
 piece: B tiles, Q queries and K keys a tile, N blocks a tile, R = 2 B k N runs of 16 vectors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
-from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.attention_variant import PLAIN, AttentionVariant
+from actorlm.kernels.layer_cache import CACHE_TYPES, LayerCache
 from actorlm.kernels.native import Native
-from actorlm.kernels.packed import TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,21 @@ class Piece:
     """The gathered values."""
     mask_B1QK: Tensor | None
     """0 where a query sees a key, else -inf, in the model's dtype; None where all see all."""
+    positions_B1Q1: Tensor
+    """Each query's place among the keys."""
+    windowed: dict[int, Tensor] = field(default_factory=dict)
+    """Masks of windows that some layer has had."""
+
+    def mask(self, window: int | None) -> Tensor | None:
+        """`mask_B1QK` for queries that see the last `window` keys, or all before them."""
+        if window is None:
+            return self.mask_B1QK
+        if window not in self.windowed:
+            keys_K = torch.arange(self.k_BkKH.shape[2])
+            hidden_B1QK = (keys_K > self.positions_B1Q1) | (keys_K <= self.positions_B1Q1 - window)
+            mask_B1QK = torch.zeros(hidden_B1QK.shape, dtype=self.k_BkKH.dtype)
+            self.windowed[window] = mask_B1QK.masked_fill_(hidden_B1QK, float("-inf"))
+        return self.windowed[window]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +86,68 @@ class TilePlan:
         """What C++ sees of it: addresses, then width of the tables, numbers of tiles and groups."""
 
 
-def reference(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan) -> Tensor:
+def reference(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan, variant: AttentionVariant) -> Tensor:
     """See `paged_attention`."""
     q_PnH = q_TnH if plan.order_P is None else q_TnH.index_select(0, plan.order_P)
-    parts = [_attend(q_PnH, cache, piece) for piece in plan.pieces]
+    parts = [_attend(q_PnH, cache, piece, variant) for piece in plan.pieces]
     out_PX = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out_PX if plan.source_T is None else out_PX.index_select(0, plan.source_T)
 
 
-def _attend(q_PnH: Tensor, cache: LayerCache, piece: Piece) -> Tensor:
-    torch.index_select(cache.runs_RX, 0, piece.runs_R, out=piece.gathered_RX)
-    size = piece.tiles * piece.queries
+def _attend(q_PnH: Tensor, cache: LayerCache, piece: Piece, variant: AttentionVariant) -> Tensor:
+    cache.gather(piece.runs_R, piece.gathered_RX)
+    size, scale = piece.tiles * piece.queries, variant.scale_of(cache.head_dim)
     q = q_PnH[piece.begin : piece.begin + size]
-    if piece.queries == 1:
+    k_BkKH, v_BkKH, mask_B1QK = piece.k_BkKH, piece.v_BkKH, piece.mask(variant.window)
+    if variant.soft_cap is not None or variant.sinks_n is not None:
+        q_BnQH = q.view(piece.tiles, piece.queries, -1, cache.head_dim).transpose(1, 2)
+        out_BnQH = _softmax_by_hand(q_BnQH, k_BkKH, v_BkKH, mask_B1QK, variant)
+    elif piece.queries == 1:
         q_BkgH = q.view(size, cache.num_kv_heads, -1, cache.head_dim)
-        out_BkgH = F.scaled_dot_product_attention(q_BkgH, piece.k_BkKH, piece.v_BkKH, piece.mask_B1QK)
+        out_BkgH = F.scaled_dot_product_attention(q_BkgH, k_BkKH, v_BkKH, mask_B1QK, scale=scale)
         return out_BkgH.reshape(size, -1)
-    q_BnQH = q.view(piece.tiles, piece.queries, -1, cache.head_dim).transpose(1, 2)
-    out_BnQH = F.scaled_dot_product_attention(q_BnQH, piece.k_BkKH, piece.v_BkKH, piece.mask_B1QK, enable_gqa=True)
+    else:
+        q_BnQH = q.view(piece.tiles, piece.queries, -1, cache.head_dim).transpose(1, 2)
+        out_BnQH = F.scaled_dot_product_attention(q_BnQH, k_BkKH, v_BkKH, mask_B1QK, scale=scale, enable_gqa=True)
     return out_BnQH.transpose(1, 2).reshape(size, -1)
 
 
+def _softmax_by_hand(
+    q_BnQH: Tensor, k_BkKH: Tensor, v_BkKH: Tensor, mask_B1QK: Tensor | None, variant: AttentionVariant
+) -> Tensor:
+    """[B, n, Q, H], with a soft cap and sinks, in float32."""
+    tiles, num_heads, queries, head_dim = q_BnQH.shape
+    num_kv_heads, num_keys = k_BkKH.shape[1:3]
+    q_BkXH = q_BnQH.reshape(tiles, num_kv_heads, -1, head_dim).float()
+    scores_BkXK = q_BkXH @ k_BkKH.float().transpose(2, 3) * variant.scale_of(head_dim)
+    if variant.soft_cap is not None:
+        scores_BkXK = variant.soft_cap * torch.tanh(scores_BkXK / variant.soft_cap)
+    scores_BnQK = scores_BkXK.view(tiles, num_heads, queries, num_keys)
+    if mask_B1QK is not None:
+        scores_BnQK = scores_BnQK + mask_B1QK
+    if variant.sinks_n is not None:
+        sinks_BnQ1 = variant.sinks_n.float().view(1, -1, 1, 1).expand(tiles, -1, queries, 1)
+        scores_BnQK = torch.cat((scores_BnQK, sinks_BnQ1), dim=-1)
+    weights_BnQK = torch.softmax(scores_BnQK, -1)[..., :num_keys]
+    out_BkXH = weights_BnQK.reshape(tiles, num_kv_heads, -1, num_keys) @ v_BkKH.float()
+    return out_BkXH.view(q_BnQH.shape).to(q_BnQH.dtype)
+
+
 def paged_attention(
-    q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan | TilePlan, out_TX: Tensor | None = None
+    q_TnH: Tensor,
+    cache: LayerCache,
+    plan: AttentionPlan | TilePlan,
+    out_TX: Tensor | None = None,
+    variant: AttentionVariant = PLAIN,
 ) -> Tensor:
     """Gives [T, n H]: softmax(q k^T / sqrt(H)) v over the keys and values that the plan gives each token.
 
-    Launches the implementation that the plan is for; the native one writes to `out` if there is one.
+    `variant` says what is different from that. Launches the implementation that the plan is for; the native one writes
+    to `out` if there is one.
     """
     assert q_TnH.shape[1] % cache.num_kv_heads == 0, "each key-value head serves equally many query heads"
     if isinstance(plan, AttentionPlan):
-        return reference(q_TnH, cache, plan)
+        return reference(q_TnH, cache, plan, variant)
     tokens, num_heads, head_dim = q_TnH.shape
     assert q_TnH.dtype is torch.float32, "queries are float32"
     assert q_TnH.stride()[1:] == (head_dim, 1), "heads of a token follow each other"
@@ -109,8 +155,14 @@ def paged_attention(
         out_TX = torch.empty(tokens, num_heads * head_dim)
     assert out_TX.shape == (tokens, num_heads * head_dim), "a result for each token"
     assert out_TX.is_contiguous(), "results follow each other"
+    sinks_n = variant.sinks_n
+    if sinks_n is not None:
+        assert sinks_n.shape == (num_heads,), "a sink for each query head"
+        assert sinks_n.dtype is torch.float32, "sinks are float32"
+        assert sinks_n.is_contiguous(), "sinks follow each other"
     plan.native.launch(
-        "paged_attention", plan.native.pool, TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H, q_TnH, out_TX,
-        plan.numbers_6, q_TnH.stride(0), num_heads, cache.num_kv_heads, head_dim, cache.all_2bk16H.shape[1],
+        "paged_attention", plan.native.pool, CACHE_TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H, cache.scales_2bk16,
+        q_TnH, out_TX, plan.numbers_6, sinks_n, q_TnH.stride(0), num_heads, cache.num_kv_heads, head_dim,
+        cache.all_2bk16H.shape[1], variant.window or 0, variant.scale_of(head_dim), variant.soft_cap or 0.0,
     )  # fmt: skip
     return out_TX

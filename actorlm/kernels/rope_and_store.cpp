@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "abi.h"
+#include "kv_cache.h"
 #include "pool.h"
 #include "simd.h"
 
@@ -26,24 +27,31 @@ void rotate(float *head, const float *rotation, long size) {
   }
 }
 
+void store_vector(const float *from, int8_t *to, float *scale, long size) { quantise(from, to, scale, size); }
+
 template <class Cached>
-void store_token(const Rope &job, Cached *cache, long token) {
+void store_vector(const float *from, Cached *to, float *, long size) {
+  for (long i = 0; i < size; i++) from_float(from[i], to + i);
+}
+
+template <class Cached>
+void store_token(const Rope &job, Cached *cache, float *scales, long token) {
   float *heads = job.heads + token * (job.q_heads + 2 * job.kv_heads) * job.size;
   for (long head = 0; head < job.q_heads + job.kv_heads; head++) {
     rotate(heads + head * job.size, job.rotation + token * job.size, job.size);
   }
   const float *from = heads + job.q_heads * job.size;
   for (long head = 0; head < 2 * job.kv_heads; head++, from += job.size) {
-    Cached *to = cache + job.places[token * 2 * job.kv_heads + head] * job.size;
-    for (long i = 0; i < job.size; i++) from_float(from[i], to + i);
+    const int64_t place = job.places[token * 2 * job.kv_heads + head];
+    store_vector(from, cache + place * job.size, scales + place, job.size);
   }
 }
 
 template <class Cached>
-void store_all(Pool &pool, const Rope &job, Cached *cache) {
+void store_all(Pool &pool, const Rope &job, Cached *cache, float *scales) {
   pool.run((job.tokens + TOKENS_A_CHUNK - 1) / TOKENS_A_CHUNK, [&](long chunk) {
     const long end = std::min(job.tokens, (chunk + 1) * TOKENS_A_CHUNK);
-    for (long token = chunk * TOKENS_A_CHUNK; token < end; token++) store_token(job, cache, token);
+    for (long token = chunk * TOKENS_A_CHUNK; token < end; token++) store_token(job, cache, scales, token);
   });
 }
 
@@ -52,12 +60,10 @@ void store_all(Pool &pool, const Rope &job, Cached *cache) {
 
 using namespace actorlm;
 
-ACTORLM_API void rope_and_store(Pool *pool, Type type, void *cache, float *heads, const float *rotation,
-                                const int64_t *places, long tokens, long q_heads, long kv_heads, long size) {
+// `scales` has one number for each vector of a cache of int8; others have none.
+ACTORLM_API void rope_and_store(Pool *pool, CacheType type, void *cache, float *scales, float *heads,
+                                const float *rotation, const int64_t *places, long tokens, long q_heads, long kv_heads,
+                                long size) {
   const Rope job{heads, rotation, places, tokens, q_heads, kv_heads, size};
-  switch (type) {
-    case Type::FLOAT32: return store_all(*pool, job, (float *)cache);
-    case Type::FLOAT16: return store_all(*pool, job, (Half *)cache);
-    case Type::BFLOAT16: return store_all(*pool, job, (BFloat16 *)cache);
-  }
+  with_numbers(type, cache, [&](auto *numbers) { store_all(*pool, job, numbers, scales); });
 }

@@ -9,9 +9,8 @@ Legend: T tokens, n query heads, k key-value heads, m = n + 2 k, H head size, h 
 import torch
 from torch import Tensor
 
-from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.layer_cache import CACHE_TYPES, LayerCache
 from actorlm.kernels.native import Native
-from actorlm.kernels.packed import TYPES
 
 
 class Heads:
@@ -46,7 +45,7 @@ def reference(heads: Heads, rotation_T1h: Tensor, cache: LayerCache, places_T2k:
     else:
         turned_Tph = torch.view_as_complex(heads.qk_Tph2.float()).mul_(rotation_T1h)
         heads.qk_Tph2.copy_(torch.view_as_real(turned_Tph))
-    cache.vectors_VH.index_put_((places_T2k,), heads.kv_T2kH)
+    cache.put(places_T2k, heads.kv_T2kH)
 
 
 def rope_and_store(heads: Heads, rotation_T1h: Tensor, cache: LayerCache, places_T2k: Tensor) -> None:
@@ -66,6 +65,6 @@ def rope_and_store(heads: Heads, rotation_T1h: Tensor, cache: LayerCache, places
     assert rotation_T1h.is_contiguous(), "rotations follow each other"
     assert places_T2k.is_contiguous(), "places follow each other"
     native.launch(
-        "rope_and_store", native.pool, TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H, heads.flat_TX, rotation_T1h,
-        places_T2k, tokens, num_heads, num_kv_heads, head_dim,
+        "rope_and_store", native.pool, CACHE_TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H, cache.scales_2bk16,
+        heads.flat_TX, rotation_T1h, places_T2k, tokens, num_heads, num_kv_heads, head_dim,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "abi.h"
+#include "exp.h"
 #include "pool.h"
 #include "simd.h"
 

@@ -45,6 +45,8 @@ inline float float_of(uint32_t bits) {
 
 inline float to_float(float x) { return x; }
 
+inline float to_float(int8_t x) { return x; }
+
 inline float to_float(BFloat16 x) { return float_of(uint32_t(x.bits) << 16); }
 
 inline float to_float(Half x) {
@@ -87,6 +89,9 @@ inline Vec load(const Half *p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((con
 inline Vec load(const BFloat16 *p) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+inline Vec load(const int8_t *p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)))};
 }
 inline void store(float *p, Vec a) { _mm512_storeu_ps(p, a.v); }
 inline Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
@@ -141,6 +146,11 @@ inline __m256 widened(const __m128i *p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
 }
 inline Vec load(const BFloat16 *p) { return {widened((const __m128i *)p), widened((const __m128i *)p + 1)}; }
+inline Vec load(const int8_t *p) {
+  const __m128i all = _mm_loadu_si128((const __m128i *)p);
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(all)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(all, 8)))};
+}
 inline void store(float *p, Vec a) {
   _mm256_storeu_ps(p, a.low);
   _mm256_storeu_ps(p + 8, a.high);
@@ -298,26 +308,6 @@ inline float max_of(Vec a) {
   float result = all[0];
   for (float x : all) result = x > result || x != x ? x : result;
   return result;
-}
-
-// e**x, within 2 units in the last place for -87 <= x <= 88; outside, that of the nearest end.
-// 2**n e**r, with n a whole number and |r| <= ln 2 / 2; e**r is its Taylor polynomial of degree 7.
-inline Vec exp(Vec x) {
-  const Vec bounded = max(broadcast(-87.0f), min(broadcast(88.0f), x));
-  const Vec rounder = broadcast(12582912.0f);  // 1.5 * 2**23: adding it rounds to whole numbers
-  const Vec shifted = fma(bounded, broadcast(1.44269504f), rounder);
-  const Vec n = shifted - rounder;
-  Vec r = fma(n, broadcast(-0.693359375f), bounded);
-  r = fma(n, broadcast(2.12194440e-4f), r);
-  Vec p = broadcast(1.0f / 5040);
-  p = fma(p, r, broadcast(1.0f / 720));
-  p = fma(p, r, broadcast(1.0f / 120));
-  p = fma(p, r, broadcast(1.0f / 24));
-  p = fma(p, r, broadcast(1.0f / 6));
-  p = fma(p, r, broadcast(0.5f));
-  p = fma(p, r, broadcast(1.0f));
-  p = fma(p, r, broadcast(1.0f));
-  return p * shifted_to_exponent(shifted);
 }
 
 }  // namespace actorlm

@@ -4,10 +4,11 @@ Legend: T tokens, E hidden size, n query heads, k key-value heads, m = n + 2 k, 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from actorlm.kernels.attention_variant import PLAIN, AttentionVariant
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.paged_attention import AttentionPlan, TilePlan, paged_attention
 from actorlm.kernels.rms_norm import rms_norm_heads
@@ -51,7 +52,7 @@ class QueryKeyNorms:
 
 
 class Attention:
-    """`norms`, if there are some, come before rotation."""
+    """`norms`, if there are some, come before rotation. With `sinks` the layer has one for each query head."""
 
     def __init__(
         self,
@@ -63,6 +64,8 @@ class Attention:
         qkv_bias: bool,
         output_bias: bool,
         norms: QueryKeyNorms | None = None,
+        variant: AttentionVariant = PLAIN,
+        sinks: bool = False,
         arena: Arena,
     ) -> None:
         size, rank = arena.group.size, arena.group.rank
@@ -71,13 +74,17 @@ class Attention:
         query, key = _features(num_heads, heads, head_dim), _features(num_kv_heads, kv_heads, head_dim)
         self.qkv = ColumnParallel({"query": query, "key": key, "value": key}, hidden_size, bias=qkv_bias, arena=arena)
         self.norms = norms
+        self.variant = replace(variant, sinks_n=arena.vector(len(heads))) if sinks else variant
+        self._heads = Features(num_heads, heads)
         self.output = RowParallel("output", query, hidden_size, bias=output_bias, arena=arena)
 
     def parameters(self) -> Iterator[Weight]:
-        """Those of query, key, value, their norms and output."""
+        """Those of query, key, value, their norms, sinks and output."""
         yield from self.qkv.parameters()
         if self.norms is not None:
             yield from self.norms.parameters()
+        if self.variant.sinks_n is not None:
+            yield Weight("sinks.weight", self.variant.sinks_n, self._heads.cut(0))
         yield from self.output.parameters()
 
     def heads(self, num_tokens: int) -> Heads:
@@ -91,7 +98,7 @@ class Attention:
         if self.norms is not None:
             self.norms.normalise(heads)
         rope_and_store(heads, inputs.rotation_T1h, cache, inputs.places_T2k)
-        attended_TX = paged_attention(heads.q_TnH, cache, inputs.plan, work.attended_TX)
+        attended_TX = paged_attention(heads.q_TnH, cache, inputs.plan, work.attended_TX, self.variant)
         self.output.add_to(total_TE, attended_TX, work.part_TE)
 
 

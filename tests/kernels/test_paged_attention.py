@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from attention_cases import ROWS, columns, native_case, one_by_one, tile_plan
 from native_levels import on_all_levels
 
 from actorlm.kernels.layer_cache import LayerCache
@@ -20,7 +21,8 @@ def piece(begin, tables, queries, keys, visible, cache):
     kv = buffer.view(2, len(tables), KV_HEADS, -1, SIZE)[:, :, :, :keys]
     hidden = torch.arange(keys) >= torch.tensor(visible)[:, None, :, None]
     mask = torch.zeros(hidden.shape).masked_fill(hidden, -torch.inf) if hidden.any() else None
-    return Piece(begin, len(tables), queries, runs, buffer, kv[0], kv[1], mask)
+    positions = torch.tensor(visible)[:, None, :, None] - 1
+    return Piece(begin, len(tables), queries, runs, buffer, kv[0], kv[1], mask, positions)
 
 
 def expected(q, cache, tables, visible):
@@ -78,50 +80,6 @@ def test_heads_that_cannot_be_shared_are_a_mistake(cache):
     plan = AttentionPlan(None, None, (piece(0, [[0]], 1, 1, [[1]], cache),))
     with pytest.raises(AssertionError):
         paged_attention(torch.randn(1, 5, SIZE), cache, plan)
-
-
-def native_case(rows, heads, kv_heads, size, dtype=torch.float32):
-    """Queries for rows of (keys before, tokens), tables, and a cache in which unused keys are no numbers."""
-    torch.manual_seed(5)
-    blocks = [-(-(before + tokens) // 16) for before, tokens in rows]
-    order = torch.randperm(sum(blocks) + 2)
-    cache = LayerCache(torch.full((2, len(order), kv_heads, 16, size), torch.nan, dtype=dtype))
-    tables = torch.zeros(len(rows), max(blocks), dtype=torch.int32)
-    for row, part in enumerate(order[: sum(blocks)].split(blocks)):
-        tables[row, : len(part)] = part
-        for place in range(sum(rows[row])):
-            cache.all_2bk16H[:, part[place // 16], :, place % 16] = torch.randn(2, kv_heads, size).to(dtype)
-    return torch.randn(sum(tokens for _, tokens in rows), heads, size), cache, tables
-
-
-def tile_plan(native, rows, tables, most):
-    tiles, token = [], 0
-    for row, (before, tokens) in enumerate(rows):
-        tiles += [[row, token + i, before + i, min(most, tokens - i)] for i in range(0, tokens, most)]
-        token += tokens
-    alone = [[tile, 1, 0] for tile in range(len(tiles))]
-    return TilePlan(native, tables, columns(tiles), columns(alone))
-
-
-def columns(lists):
-    return torch.tensor(lists, dtype=torch.int32).t().contiguous()
-
-
-def one_by_one(q, cache, tables, rows):
-    """float64, token by token."""
-    outputs, token, group = [], 0, q.shape[1] // cache.num_kv_heads
-    for row, (before, tokens) in enumerate(rows):
-        for position in range(before, before + tokens):
-            places = [(int(tables[row, i // 16]), i % 16) for i in range(position + 1)]
-            keys, values = (torch.stack([part[b, :, i] for b, i in places]).double() for part in cache.all_2bk16H)
-            scores = torch.einsum("khd,hgd->hgk", keys, q[token].double().view(-1, group, q.shape[2]))
-            weights = torch.softmax(scores / q.shape[2] ** 0.5, -1)
-            outputs.append(torch.einsum("hgk,khd->hgd", weights, values).reshape(-1))
-            token += 1
-    return torch.stack(outputs)
-
-
-ROWS = [(0, 1), (0, 40), (15, 1), (16, 17), (100, 3), (31, 1), (70, 1)]
 
 
 @on_all_levels

@@ -6,7 +6,7 @@ import pytest
 import torch
 from native_levels import on_all_levels
 
-from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.layer_cache import LayerCache, quantised
 from actorlm.kernels.rope_and_store import Heads, rope_and_store
 
 TOKENS, HEADS, KV_HEADS, SIZE, BLOCKS = 5, 4, 2, 6, 3
@@ -105,3 +105,26 @@ def test_rounding_to_16_bits_is_that_of_torch(native, dtype):
     rotation = torch.ones(1, 1, len(numbers) // 2, dtype=torch.complex64)
     rope_and_store(heads, rotation, cache, torch.tensor([[0, 16]]))
     assert torch.equal(cache.vectors_VH[16].nan_to_num(123.0), numbers.to(dtype).nan_to_num(123.0))
+
+
+@on_all_levels
+@pytest.mark.parametrize("size", [6, 64])
+def test_int8_is_stored_as_the_reference_quantises(native, size):
+    """To the bit: from large and small vectors, zeros, ties, and what is not finite."""
+    torch.manual_seed(1)
+    heads = Heads(8, 2, 1, size, torch.float32, native)
+    heads.flat_TX.normal_()
+    heads.kv_T2kH.mul_(10.0 ** torch.randint(-40, 30, (8, 2, 1)))
+    heads.kv_T2kH[0].zero_()
+    heads.kv_T2kH[1, 1, :4] = torch.tensor([127.0, 0.5, -1.5, 2.5])
+    heads.kv_T2kH[1, 1, 4:] = 0.0
+    heads.kv_T2kH[2, 1, 3], heads.kv_T2kH[3, 1, 0] = torch.inf, torch.nan
+    cache = LayerCache(torch.zeros(2, 1, 1, 16, size, dtype=torch.int8), torch.zeros(2, 1, 1, 16))
+    places = torch.tensor([[15 - token, 16 + token] for token in range(8)])
+    rope_and_store(heads, torch.polar(torch.ones(8, 1, size // 2), torch.rand(8, 1, size // 2)), cache, places)
+    numbers, scales = quantised(heads.kv_T2kH)
+    assert torch.equal(cache.vectors_VH[places], numbers)
+    assert torch.equal(cache.scales_2bk16.view(-1)[places].nan_to_num(7.0), scales.nan_to_num(7.0))
+    assert cache.vectors_VH[17].tolist()[:4] == [127, 0, -2, 2]
+    assert not cache.vectors_VH[8:16].logical_not().all(), "keys were stored"
+    assert not cache.vectors_VH[:8].any(), "and nothing else"

@@ -6,8 +6,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from actorlm.checkpoint.description import RopeScaling
+from actorlm.kernels.attention_variant import PLAIN, AttentionVariant
 from actorlm.layers.activations import Activations
 from actorlm.layers.arena import Arena
+from actorlm.layers.attention import Attention
 from actorlm.layers.embedding import Embedding
 from actorlm.layers.linear import ColumnParallel, Features, RowParallel
 from actorlm.layers.mlp import GatedMLP
@@ -54,6 +56,18 @@ def test_the_gated_mlp_is_its_formula(bias):
     gate, up = (x @ w[f"{n}.weight"].t() + w.get(f"{n}.bias", 0.0) for n in ("gate", "up"))
     down = (gate.sigmoid() * gate * up) @ w["down.weight"].t() + w.get("down.bias", 0.0)
     torch.testing.assert_close(total, down + 1)
+
+
+def test_attention_has_a_sink_for_each_head_only_if_asked():
+    def made(**options):
+        return Attention(8, 4, 2, 4, qkv_bias=False, output_bias=False, arena=Arena(torch.float32), **options)
+
+    assert made().variant is PLAIN
+    assert "sinks.weight" not in filled(made())
+    layer = made(variant=AttentionVariant(window=3), sinks=True)
+    assert layer.variant.window == 3
+    assert filled(layer)["sinks.weight"] is layer.variant.sinks_n
+    assert layer.variant.sinks_n.shape == (4,)
 
 
 SCALING = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=256)
