@@ -115,6 +115,10 @@ class CacheConfig(_Section, frozen=True):
     kv_memory_share: Annotated[
         float, option("share of the free memory that all replicas' KV caches may take together", gt=0, le=0.9)
     ] = 0.25
+    kv_cache_dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        option("type of keys and values; int8 has a scale for each vector; auto is that of --dtype"),
+    ] = "auto"
     prefix_caching: Annotated[bool, option("reuse the KV blocks of equal prefixes")] = True
 
 

@@ -15,6 +15,7 @@ from actorlm.checkpoint.resolve import ResolvedModel, resolve
 from actorlm.config import Config
 from actorlm.errors import ConfigError, ModelError
 from actorlm.kernels.native import choose_level, describe_choice
+from actorlm.kv_types import kv_type
 from actorlm.topology import Topology, plan
 
 FLOATS = ("float32", "bfloat16", "float16")
@@ -105,10 +106,11 @@ def _type_of_torch(dtype: str, weights: str) -> str:
 
 
 def kernels(config: Config) -> str:
-    """What computes the model, for options with types. Raises ConfigError if it is not there."""
+    """What computes the model, for options with types, and these. Raises ConfigError if it is not there."""
     if _is_null(config):
         return "none, the null model does without"
-    return f"{describe_choice(config.model.cpu_kernels)}; weights {config.model.weights}"
+    kind = kv_type(config.cache.kv_cache_dtype, config.model.dtype)
+    return f"{describe_choice(config.model.cpu_kernels)}; weights {config.model.weights}, KV cache {kind}"
 
 
 def lacks_kernels(config: Config) -> bool:

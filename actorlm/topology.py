@@ -12,6 +12,7 @@ import msgspec
 
 from actorlm.config import BLOCK_SIZE, Config
 from actorlm.errors import ConfigError, InsufficientMemory
+from actorlm.kv_types import kv_type, vector_bytes
 from actorlm.names import engine_of
 from actorlm.partition import Dimensions, check_tensor, kv_share, rank_parameters, stages
 from actorlm.placement import Slot, place_replicas
@@ -298,7 +299,8 @@ def _rank_sizes(config: Config, model: PlannedModel) -> list[RankSize]:
     weight_size = bytes_per_weight(config.model.weights, config.model.dtype, model)
     check_tensor(model, tensor)
     layers = stages(model, config.parallel.pipeline, config.parallel.layers_of_stages)
-    per_layer = 2 * len(kv_share(model.num_kv_heads, tensor, 0)) * model.head_dim * item_size
+    vector = vector_bytes(kv_type(config.cache.kv_cache_dtype, config.model.dtype), model.head_dim)
+    per_layer = 2 * len(kv_share(model.num_kv_heads, tensor, 0)) * vector
     parameters = rank_parameters(model, tensor, layers)
     return [
         RankSize(weights=math.ceil(count * weight_size), kv_per_token=len(part) * per_layer)
@@ -324,7 +326,7 @@ def _check_memory(config: Config, loads: Mapping[str, Load], kv_tokens: int, fre
                 f"{what} need {_gib(load.weights // parts)} GiB of weights and"
                 f" {_gib(kv_tokens * load.kv_per_token // parts)} GiB of KV cache each, {_gib(needed)} GiB together;"
                 f" {_gib(free_bytes)} GiB are free."
-                " Lower --kv-cache-tokens, --max-model-len or --dp, or choose smaller --weights"
+                " Lower --kv-cache-tokens, --max-model-len or --dp, or choose smaller --weights or --kv-cache-dtype"
             )
 
 

@@ -35,6 +35,7 @@ def test_the_same_options_and_model_agree_wherever_the_model_lies(model, tmp_pat
     [
         ({"parallel": {"tensor": 2}}, "parallel.tensor is 2 there and 1 on the lead"),
         ({"parallel": {"data": 2}}, "parallel.data is 2 there and 1 on the lead"),
+        ({"cache": {"kv_cache_dtype": "int8"}}, "cache.kv_cache_dtype is int8 there and auto on the lead"),
         ({"model": {"dtype": "bfloat16"}}, "model.dtype is bfloat16 there and auto on the lead"),
         ({"http": {"detokenizers": 3}}, "http.detokenizers is 3 there and 1 on the lead"),
         ({"scheduler": {"max_num_seqs": 4}}, "scheduler.max_num_seqs is 4 there and 256 on the lead"),

@@ -145,6 +145,12 @@ def test_half_precision_halves_the_memory():
     assert full.memory_bytes == 2 * half.memory_bytes == 4 * MODEL.num_parameters + 16 * 1024
 
 
+def test_a_cache_of_int8_takes_a_byte_a_number_and_four_a_vector():
+    wide, narrow = (_plan(_config(cache={"kv_cache_tokens": 16, "kv_cache_dtype": kind})) for kind in ("auto", "int8"))
+    vectors = 1024 // 16  # those of a token, in float32 16 bytes each
+    assert wide.memory_bytes - narrow.memory_bytes == 16 * vectors * (16 - (MODEL.head_dim + 4))
+
+
 def test_the_null_model_plans_no_memory_and_no_device():
     topology = _plan(_config(model={"model_impl": "null"}), free=0)
     assert topology.memory_bytes == 0

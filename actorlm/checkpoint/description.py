@@ -60,6 +60,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int = 0
     sampling_defaults: SamplingDefaults = SamplingDefaults()
 
-    def kv_bytes_per_token(self, item_size: int) -> int:
-        """Bytes of keys and values of one token in all layers, at `item_size` bytes a number."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * item_size
+    @property
+    def kv_vectors_per_token(self) -> int:
+        """Keys and values of one token in all layers, each of `head_dim` numbers."""
+        return 2 * self.num_layers * self.num_kv_heads

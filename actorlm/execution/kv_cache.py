@@ -1,29 +1,32 @@
 """The tensors of the paged KV cache: for each layer `[2, block, kv_head, 16, head_dim]`, all keys, then all values.
 
-Memory is one mapping of zeros (a masked key must be a finite number), used page by page as blocks are.
+One of int8 has as many scales beside it, `[2, block, kv_head, 16]`. Memory is a mapping of zeros (a masked key must be
+a finite number), used page by page as blocks are.
 """
 
 import math
 
 import torch
+from torch import Tensor
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import InsufficientMemory
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.pages import map_zeros
+from actorlm.kv_types import vector_bytes
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
 
 
-def kv_cache_bytes(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> int:
-    """The size of a cache of so many blocks."""
-    return num_blocks * BLOCK_SIZE * model.kv_bytes_per_token(dtype.itemsize)
+def kv_cache_bytes(model: ModelDescription, num_blocks: int, kind: str) -> int:
+    """The size of a cache of so many blocks, of one of `kv_types.SIZES`."""
+    return num_blocks * BLOCK_SIZE * model.kv_vectors_per_token * vector_bytes(kind, model.head_dim)
 
 
-def check_memory(
-    model: ModelDescription, num_blocks: int, weight_size: float, dtype: torch.dtype, available: int
-) -> None:
+def check_memory(model: ModelDescription, num_blocks: int, weight_size: float, kind: str, available: int) -> None:
     """Raises InsufficientMemory unless a rank's weights of `weight_size` bytes and its cache fit into `available`."""
-    weights, cache = math.ceil(model.num_parameters * weight_size), kv_cache_bytes(model, num_blocks, dtype)
+    weights, cache = math.ceil(model.num_parameters * weight_size), kv_cache_bytes(model, num_blocks, kind)
     if weights + cache > available:
         raise InsufficientMemory(
             f"the weights of {model.name} take {_mib(weights)} and a KV cache of {num_blocks * BLOCK_SIZE} tokens "
@@ -31,12 +34,17 @@ def check_memory(
         )
 
 
-def allocate(model: ModelDescription, num_blocks: int, dtype: torch.dtype) -> list[LayerCache]:
+def allocate(model: ModelDescription, num_blocks: int, kind: str) -> list[LayerCache]:
     """A cache of zeros, one part a layer. Raises InsufficientMemory if the system refuses the memory."""
-    size = kv_cache_bytes(model, num_blocks, dtype)
-    zeros = map_zeros(size, dtype, f"a KV cache of {num_blocks * BLOCK_SIZE} tokens; lower --kv-cache-tokens")
-    shape = (model.num_layers, 2, num_blocks, model.num_kv_heads, BLOCK_SIZE, model.head_dim)
-    return [LayerCache(part) for part in zeros.view(shape)]
+    shape = (model.num_layers, 2, num_blocks, model.num_kv_heads, BLOCK_SIZE)
+    numbers = _zeros((*shape, model.head_dim), DTYPES[kind])
+    scales = _zeros(shape, torch.float32) if kind == "int8" else [None] * model.num_layers
+    return [LayerCache(*part) for part in zip(numbers, scales, strict=True)]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    size, tokens = torch.Size(shape).numel() * dtype.itemsize, shape[2] * BLOCK_SIZE
+    return map_zeros(size, dtype, f"a KV cache of {tokens} tokens; lower --kv-cache-tokens").view(shape)
 
 
 def _mib(size: int) -> str:

@@ -31,6 +31,7 @@ from actorlm.execution.tile_plan import plan_tiles
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Native, choose_level
 from actorlm.kernels.paged_attention import AttentionPlan, TilePlan
+from actorlm.kv_types import kv_type
 from actorlm.layers.arena import FLOATS, Arena
 from actorlm.logprobs import Logprobs
 from actorlm.messages.executor import StepDone
@@ -56,10 +57,10 @@ class Runner:
     """Runs a model, or this rank's part of it, on this process's CPU. `load` comes first.
 
     `num_blocks` blocks of 16 tokens make the KV cache; at most `max_num_seqs` slots are in use, `max_model_len` tokens
-    long, and a step has at most `max_num_batched_tokens` tokens. `weights` is the form of matrices, or auto for
-    `dtype`, the cache's. `kernels` is native, torch, or auto for native where there are some. `threads` are those of
-    either in this process; None stands for torch's own number. `meet` finds the other ranks of `place`, if there are
-    any; `pipeline_layers` are the layers of each stage, or none for a choice.
+    long, and a step has at most `max_num_batched_tokens` tokens. `weights` is the form of matrices and `kv_cache_dtype`
+    the type of the cache; auto is `dtype`. `kernels` is native, torch, or auto for native where there are some.
+    `threads` are those of either in this process; None stands for torch's own number. `meet` finds the other ranks of
+    `place`, if there are any; `pipeline_layers` are the layers of each stage, or none for a choice.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Runner:
         *,
         dtype: str,
         weights: str = "auto",
+        kv_cache_dtype: str = "auto",
         kernels: str,
         num_blocks: int,
         max_num_seqs: int,
@@ -85,6 +87,7 @@ class Runner:
         self.bytes_read = 0
         """Of the checkpoint's tensors, by this rank."""
         self._dtype = DTYPES[dtype]
+        self._kv_type = kv_type(kv_cache_dtype, dtype)
         level = choose_level(kernels)
         self._native = None if level is None else Native(level, threads or torch.get_num_threads())
         self._weights = _form(weights, self._dtype)
@@ -121,11 +124,11 @@ class Runner:
             torch.set_num_threads(self._threads)
         of_family = family(self.description.architecture)
         size = bytes_per_weight(self._weights, self._weights, self.description)
-        check_memory(self._part, self._num_blocks, size, self._dtype, psutil.virtual_memory().available)
+        check_memory(self._part, self._num_blocks, size, self._kv_type, psutil.virtual_memory().available)
         meeting = self._meet() if self._meet is not None else None
         if meeting is not None:
             self._join(meeting)
-        self._caches = allocate(self._part, self._num_blocks, self._dtype)
+        self._caches = allocate(self._part, self._num_blocks, self._kv_type)
         arena = Arena(self._weights, self._native, self._group)
         self.model = Decoder(of_family, self.description, arena, self._stage)
         form = self.description.format

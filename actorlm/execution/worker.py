@@ -125,6 +125,7 @@ def build_worker(
             model,
             dtype=config.model.dtype,
             weights=config.model.weights,
+            kv_cache_dtype=config.cache.kv_cache_dtype,
             kernels=config.model.cpu_kernels,
             num_blocks=num_blocks,
             max_num_seqs=config.scheduler.max_num_seqs,

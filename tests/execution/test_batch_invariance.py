@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorlm.config import BLOCK_SIZE
+from actorlm.kernels.attention_variant import AttentionVariant
 from actorlm.kernels.native import choose_level
 from actorlm.wire import int32, read_int32
 
@@ -19,11 +20,30 @@ LENGTHS = (1, 5, 16, 17, 33, 64, 100, 150)
 BLOCKS = 256
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+ATTENTION = {
+    "window": AttentionVariant(window=21),
+    "all": AttentionVariant(scale=0.3, soft_cap=2.0, window=40, sinks_n=torch.linspace(-2.0, 3.0, 8)),
+}
+CASES = (
+    *((variant, "auto", "plain") for variant in VARIANTS),
+    *(("grouped-tied", kind, attention) for kind in ("float16", "int8") for attention in ("plain", *ATTENTION)),
+    *(("grouped-tied", "float32", attention) for attention in ATTENTION),
+)
+"""A model, the type of its cache, and what its attention is."""
+
+
+def change_attention(runner, name):
+    for layer in runner.model._layers if name in ATTENTION else ():
+        layer.attention.variant = ATTENTION[name]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=" ".join)
 def native(request, tmp_path_factory):
     """A runner with two threads, and the logits of each prompt, computed alone and at once."""
-    _, description = make_tiny(request.param, tmp_path_factory.mktemp(request.param))
-    runner = make_runner(description, kernels="native", threads=2, num_blocks=BLOCKS)
+    variant, kind, attention = request.param
+    _, description = make_tiny(variant, tmp_path_factory.mktemp(variant))
+    runner = make_runner(description, kernels="native", threads=2, num_blocks=BLOCKS, kv_cache_dtype=kind)
+    change_attention(runner, attention)
     prompts = random_prompts(11, *LENGTHS)
     return runner, prompts, [logits_of(runner, prompt) for prompt in prompts]
 
@@ -85,7 +105,9 @@ def test_keys_that_another_request_computes(native, before):
     finish(driver)
 
 
-def test_one_thread_and_two_give_the_same_bits(native):
+def test_one_thread_and_two_give_the_same_bits(native, request):
+    _, kind, attention = request.node.callspec.params["native"]
     runner, prompts, alone = native
-    single = make_runner(runner.description, kernels="native", threads=1, num_blocks=BLOCKS)
+    single = make_runner(runner.description, kernels="native", threads=1, num_blocks=BLOCKS, kv_cache_dtype=kind)
+    change_attention(single, attention)
     assert torch.equal(logits_of(single, prompts[7]), alone[7])

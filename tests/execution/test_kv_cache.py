@@ -25,16 +25,27 @@ MODEL = ModelDescription(
 )
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
-def test_layout(dtype, size):
-    caches = allocate(MODEL, 5, dtype)
+@pytest.mark.parametrize(("kind", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_layout(kind, dtype):
+    caches = allocate(MODEL, 5, kind)
     assert [tuple(cache.all_2bk16H.shape) for cache in caches] == [(2, 5, 2, 16, 8)] * 3
     assert all(cache.all_2bk16H.dtype is dtype and not cache.all_2bk16H.any() for cache in caches)
-    assert kv_cache_bytes(MODEL, 5, dtype) == sum(c.all_2bk16H.nbytes for c in caches) == 3 * 2 * 5 * 2 * 16 * 8 * size
+    assert all(cache.scales_2bk16 is None for cache in caches)
+    size = 3 * 2 * 5 * 2 * 16 * 8 * dtype.itemsize
+    assert kv_cache_bytes(MODEL, 5, kind) == sum(c.all_2bk16H.nbytes for c in caches) == size
+
+
+def test_int8_has_a_scale_for_each_vector():
+    caches = allocate(MODEL, 5, "int8")
+    assert [tuple(cache.scales_2bk16.shape) for cache in caches] == [(2, 5, 2, 16)] * 3
+    assert all(cache.all_2bk16H.dtype is torch.int8 for cache in caches)
+    assert not any(cache.scales_2bk16.any() for cache in caches)
+    taken = sum(cache.all_2bk16H.nbytes + cache.scales_2bk16.nbytes for cache in caches)
+    assert kv_cache_bytes(MODEL, 5, "int8") == taken == 3 * 2 * 5 * 2 * 16 * (8 + 4)
 
 
 def test_layers_do_not_overlap():
-    first, second, _ = allocate(MODEL, 2, torch.float32)
+    first, second, _ = allocate(MODEL, 2, "float32")
     first.vectors_VH.fill_(1.0)
     assert first.all_2bk16H.all()
     assert first.runs_RX.all()
@@ -42,10 +53,10 @@ def test_layers_do_not_overlap():
 
 
 def test_what_does_not_fit_is_refused():
-    need = 4000 + kv_cache_bytes(MODEL, 5, torch.float32)
-    check_memory(MODEL, 5, 4, torch.float32, need)
+    need = 4000 + kv_cache_bytes(MODEL, 5, "int8")
+    check_memory(MODEL, 5, 4, "int8", need)
     with pytest.raises(InsufficientMemory, match="80 tokens"):
-        check_memory(MODEL, 5, 4, torch.float32, need - 1)
+        check_memory(MODEL, 5, 4, "int8", need - 1)
 
 
 def test_memory_that_the_system_refuses(monkeypatch):
@@ -54,4 +65,4 @@ def test_memory_that_the_system_refuses(monkeypatch):
 
     monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(InsufficientMemory, match="Cannot allocate memory"):
-        allocate(MODEL, 5, torch.float32)
+        allocate(MODEL, 5, "float32")
