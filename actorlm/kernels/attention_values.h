@@ -16,15 +16,9 @@ constexpr int WIDTH = 2;
 constexpr int WIDTH = 1;
 #endif
 
-// The f-th Vec of at most `left` numbers. Of several all are there.
-template <int FEATURES, class Cached>
-Vec load_values(const Cached *values, int f, long left) {
-  if constexpr (FEATURES > 1) return load(values + f * LANES);
-  return load_part(values, 0, left);
-}
-
-// Adds the values of visits [begin, end), each times its weight, to the sums of some queries, for some features.
-template <int QUERIES, int FEATURES, class Cached>
+// Adds the values of visits [begin, end), each times its weight, to the sums of some queries, for FEATURES Vecs
+// of features, or for the PART of one with which a head ends.
+template <int QUERIES, int FEATURES, bool PART, class Cached>
 void add_values(const Job<Cached> &job, long first, long feature, long begin, long end) {
   Vec sums[QUERIES][FEATURES];  // in registers, if all loops over them are unrolled
 #pragma GCC unroll 8
@@ -40,7 +34,10 @@ void add_values(const Job<Cached> &job, long first, long feature, long begin, lo
     for (long key = 0; key < count; key++) {
       Vec value[FEATURES];
 #pragma GCC unroll 4
-      for (int f = 0; f < FEATURES; f++) value[f] = load_values<FEATURES>(values + key * size, f, size - feature);
+      for (int f = 0; f < FEATURES; f++) {
+        const Cached *from = values + key * size + f * LANES;
+        value[f] = PART ? load_first(from, size - feature) : load(from);
+      }
 #pragma GCC unroll 8
       for (int i = 0; i < QUERIES; i++) {
         const Vec weight = broadcast(weights[i * job.row_size + key]);
@@ -86,12 +83,15 @@ void add_all_values(const Job<Cached> &job) {
       for (long v = begin; v < end; v++) scale_weights(job, v);
     }
     for (long feature = 0; feature < job.all.size;) {
-      const bool wide = WIDTH > 1 && feature + WIDTH * LANES <= job.all.size;
+      const bool wide = WIDTH > 1 && feature + WIDTH * LANES <= job.all.size, whole = feature + LANES <= job.all.size;
       for_groups(job.visit(begin).first, job.visit(begin).end, [&](long first, auto count) {
+        constexpr int QUERIES = decltype(count)::value;
         if (wide) {
-          add_values<decltype(count)::value, WIDTH>(job, first, feature, begin, end);
+          add_values<QUERIES, WIDTH, false>(job, first, feature, begin, end);
+        } else if (whole) {
+          add_values<QUERIES, 1, false>(job, first, feature, begin, end);
         } else {
-          add_values<decltype(count)::value, 1>(job, first, feature, begin, end);
+          add_values<QUERIES, 1, true>(job, first, feature, begin, end);
         }
       });
       feature += wide ? WIDTH * LANES : LANES;
