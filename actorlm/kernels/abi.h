@@ -3,5 +3,5 @@
 
 #define ACTORLM_API extern "C" __attribute__((visibility("default")))
 
-// The types that weights and caches may have, by the number that Python passes.
+// The types that weights may have, by the number that Python passes.
 enum class Type : int { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2 };

@@ -16,7 +16,7 @@ from actorlm.kernels.native import Native
 
 LANES = 16
 TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-"""What C++ calls the types of weights and caches."""
+"""What C++ calls the types of weights."""
 
 
 class Packed(Protocol):
