@@ -295,7 +295,7 @@ def bytes_per_weight(weights: str, dtype: str, model: PlannedModel) -> float:
 
 def _rank_sizes(config: Config, model: PlannedModel) -> list[RankSize]:
     """Of a replica's workers, by rank. Raises ConfigError for a model that cannot be cut in this way."""
-    tensor, item_size = config.parallel.tensor, ITEM_SIZE[config.model.dtype]
+    tensor = config.parallel.tensor
     weight_size = bytes_per_weight(config.model.weights, config.model.dtype, model)
     check_tensor(model, tensor)
     layers = stages(model, config.parallel.pipeline, config.parallel.layers_of_stages)

@@ -60,7 +60,7 @@ def test_the_gated_mlp_is_its_formula(bias):
 
 def test_attention_has_a_sink_for_each_head_only_if_asked():
     def made(**options):
-        return Attention(8, 4, 2, 4, qkv_bias=False, output_bias=False, arena=Arena(torch.float32), **options)
+        return Attention(8, 4, 2, 4, qkv_bias=False, output_bias=False, arena=Arena("float32"), **options)
 
     assert made().variant is PLAIN
     assert "sinks.weight" not in filled(made())
