@@ -87,7 +87,11 @@ def with_types(config: Config, model: ModelDescription) -> Config:
             f"--weights gguf keeps the blocks of a .gguf file, and {model.path} is none; use --weights int8",
             param="weights",
         )
-    return msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, dtype=dtype, weights=weights))
+    return msgspec.structs.replace(
+        config,
+        model=msgspec.structs.replace(config.model, dtype=dtype, weights=weights),
+        cache=msgspec.structs.replace(config.cache, kv_cache_dtype=kv_type(config.cache.kv_cache_dtype, dtype)),
+    )
 
 
 def _type_of_torch(dtype: str, weights: str) -> str:
@@ -109,8 +113,8 @@ def kernels(config: Config) -> str:
     """What computes the model, for options with types, and these. Raises ConfigError if it is not there."""
     if _is_null(config):
         return "none, the null model does without"
-    kind = kv_type(config.cache.kv_cache_dtype, config.model.dtype)
-    return f"{describe_choice(config.model.cpu_kernels)}; weights {config.model.weights}, KV cache {kind}"
+    types = f"weights {config.model.weights}, KV cache {config.cache.kv_cache_dtype}"
+    return f"{describe_choice(config.model.cpu_kernels)}; {types}"
 
 
 def lacks_kernels(config: Config) -> bool:

@@ -1,7 +1,9 @@
-"""Tiny models on disk, made once."""
+"""Tiny models on disk, made once, and ranks that share one."""
 
+import driving
 import pytest
 from driving import VARIANTS, make_tiny
+from ranks import Ranks
 
 
 @pytest.fixture(scope="session", params=VARIANTS)
@@ -14,3 +16,20 @@ def tiny(request, tmp_path_factory):
 def tiny_grouped(tmp_path_factory):
     """The first variant only."""
     return make_tiny("grouped-tied", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Makes ranks of a model, and ends them."""
+    made = []
+
+    def make(description, tensor, pipeline=1, **changes):
+        directory = tmp_path / str(len(made))
+        directory.mkdir()
+        options = {"kernels": driving.KERNELS, "tensor": tensor, "pipeline": pipeline, **changes}
+        made.append(Ranks(description, directory, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

@@ -18,6 +18,7 @@ VOCAB = 300
 KERNELS = "torch"
 """Those of `make_runner`, unless a test says otherwise."""
 
+WEIGHT_TYPES = {"token_embd": "Q8_0", "attn_v": "Q8_0", "ffn_gate": "Q4_1", "attn_output": "F16", "ffn_down": "F32"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grouped-tied": ("llama", {"num_key_value_heads": 2}),
     "untied": ("llama", {"num_key_value_heads": 8, "tie_word_embeddings": False}),
@@ -129,6 +130,11 @@ def make_tiny(variant, directory):
     model = FAMILIES[family](directory, num_hidden_layers=3, **changes)
     description = describe_directory(directory, variant, weights=True)
     return model, msgspec.structs.replace(description, num_parameters=0)
+
+
+def weight_type(name: str) -> str:
+    """Of a GGUF file's matrices: several types in one layer, and within one matrix of it."""
+    return next((kind for part, kind in WEIGHT_TYPES.items() if part in name), "Q4_0")
 
 
 def make_runner(description: ModelDescription, **changes):

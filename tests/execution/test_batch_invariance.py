@@ -5,10 +5,12 @@ import random
 import msgspec
 import pytest
 import torch
-from driving import VARIANTS, Driver, make_runner, make_tiny, plan_logits, random_prompts, step_logits
+from driving import VARIANTS, Driver, make_runner, make_tiny, plan_logits, random_prompts, step_logits, weight_type
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import write_gguf
 
+from actorlm.checkpoint.gguf_metadata import describe_gguf
 from actorlm.config import BLOCK_SIZE
 from actorlm.kernels.attention_variant import AttentionVariant
 from actorlm.kernels.native import choose_level
@@ -25,11 +27,12 @@ ATTENTION = {
     "all": AttentionVariant(scale=0.3, soft_cap=2.0, window=40, sinks_n=torch.linspace(-2.0, 3.0, 8)),
 }
 CASES = (
-    *((variant, "auto", "plain") for variant in VARIANTS),
-    *(("grouped-tied", kind, attention) for kind in ("float16", "int8") for attention in ("plain", *ATTENTION)),
-    *(("grouped-tied", "float32", attention) for attention in ATTENTION),
+    *((variant, "auto", "auto", "plain") for variant in VARIANTS),
+    *(("grouped-tied", "auto", kind, attention) for kind in ("float16", "int8") for attention in ("plain", *ATTENTION)),
+    *(("grouped-tied", "auto", "float32", attention) for attention in ATTENTION),
+    *(("grouped-tied", weights, "auto", "plain") for weights in ("float16", "int8", "gguf")),
 )
-"""A model, the type of its cache, and what its attention is."""
+"""A model, the form of its weights, the type of its cache, and what its attention is."""
 
 
 def change_attention(runner, name):
@@ -40,9 +43,14 @@ def change_attention(runner, name):
 @pytest.fixture(scope="module", params=CASES, ids=" ".join)
 def native(request, tmp_path_factory):
     """A runner with two threads, and the logits of each prompt, computed alone and at once."""
-    variant, kind, attention = request.param
-    _, description = make_tiny(variant, tmp_path_factory.mktemp(variant))
-    runner = make_runner(description, kernels="native", threads=2, num_blocks=BLOCKS, kv_cache_dtype=kind)
+    variant, weights, kind, attention = request.param
+    directory = tmp_path_factory.mktemp(variant)
+    model, description = make_tiny(variant, directory)
+    if weights == "gguf":
+        write_gguf("llama", model, directory / "tiny.gguf", weight_type)
+        description = describe_gguf(directory / "tiny.gguf", variant)
+    changes = {"num_blocks": BLOCKS, "weights": weights, "kv_cache_dtype": kind}
+    runner = make_runner(description, kernels="native", threads=2, **changes)
     change_attention(runner, attention)
     prompts = random_prompts(11, *LENGTHS)
     return runner, prompts, [logits_of(runner, prompt) for prompt in prompts]
@@ -106,8 +114,9 @@ def test_keys_that_another_request_computes(native, before):
 
 
 def test_one_thread_and_two_give_the_same_bits(native, request):
-    _, kind, attention = request.node.callspec.params["native"]
+    _, weights, kind, attention = request.node.callspec.params["native"]
     runner, prompts, alone = native
-    single = make_runner(runner.description, kernels="native", threads=1, num_blocks=BLOCKS, kv_cache_dtype=kind)
+    changes = {"num_blocks": BLOCKS, "weights": weights, "kv_cache_dtype": kind}
+    single = make_runner(runner.description, kernels="native", threads=1, **changes)
     change_attention(single, attention)
     assert torch.equal(logits_of(single, prompts[7]), alone[7])

@@ -3,7 +3,6 @@
 import driving
 import pytest
 from driving import Driver, make_runner, random_prompts
-from ranks import Ranks
 from test_runner_sampling import COUNT, some_params
 
 from actorlm.kernels.native import choose_level
@@ -20,22 +19,6 @@ def kernels(request, monkeypatch):
         pytest.skip("there are no compiled kernels")
     monkeypatch.setattr(driving, "KERNELS", request.param)
     return request.param
-
-
-@pytest.fixture
-def ranks(tmp_path, request):
-    """Makes ranks of a model, and ends them."""
-    made = []
-
-    def make(description, tensor, pipeline, **changes):
-        directory = tmp_path / str(len(made))
-        directory.mkdir()
-        made.append(Ranks(description, directory, tensor=tensor, pipeline=pipeline, kernels=driving.KERNELS, **changes))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 @pytest.mark.parametrize(("tensor", "pipeline"), SHAPES)

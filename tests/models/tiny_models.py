@@ -45,8 +45,11 @@ FAMILIES: dict[str, Callable] = {
 }
 
 
-def write_gguf(family, model, path):
-    """The model as llama.cpp's converter writes it, but for a vocabulary without meaning."""
+def write_gguf(family, model, path, type_of=lambda name: "F32"):
+    """The model as llama.cpp's converter writes it, but for a vocabulary without meaning.
+
+    `type_of` gives the type of each matrix, one of those that `gguf.quants` can make.
+    """
     architecture, config = GGUF_ARCHITECTURES[family], model.config
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
@@ -62,7 +65,8 @@ def write_gguf(family, model, path):
     writer.add_value_length(head_dim)
     writer.add_token_list([f"<{i}>" for i in range(config.vocab_size)])
     for name, tensor in _gguf_tensors(architecture, model, head_dim):
-        writer.add_tensor(name, tensor.contiguous().numpy())
+        kind = gguf.GGMLQuantizationType[type_of(name) if tensor.ndim == 2 else "F32"]
+        writer.add_tensor(name, gguf.quants.quantize(tensor.contiguous().numpy(), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
