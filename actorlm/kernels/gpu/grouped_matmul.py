@@ -35,7 +35,7 @@ def block_for(num_pairs: int, num_experts: int) -> int:
 def tile_for(block: int, *, gated: bool, dtype: torch.dtype = torch.bfloat16) -> Tile:
     """Chosen by what it takes when compiled (no spills on any card), not measured yet."""
     if dtype.itemsize == 4:
-        return Tile(n=32, k=32, warps=4, stages=2) if block < 128 else Tile(n=32, k=16, warps=8, stages=2)
+        return Tile(n=32, k=16 if gated else 32, warps=4 if block < 128 else 8, stages=2)
     if block <= 32:
         return Tile(n=64, k=128, warps=4, stages=3) if gated else Tile(n=128, k=128, warps=4, stages=3)
     if block == 64:
