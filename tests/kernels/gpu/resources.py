@@ -77,8 +77,8 @@ def resources(kernel, types, constants, target, **options):
 
 
 def check(kernel, case, types, constants, target, *, wgmma=False, **options):
-    """Fails on spills, too much shared memory, a tenth more registers than the committed figure, and, if `wgmma`, on a
-    kernel for sm_90 without warp-group matrix instructions. `case` names the figure within the kernel's file.
+    """Fails on spills, too much shared memory, a tenth more registers than the figure committed for this Triton, and,
+    if `wgmma`, on a kernel for sm_90 without warp-group matrix instructions. `case` names the figure.
     """
     took = resources(kernel, types, constants, target, **options)
     _compare(FIGURES / f"{kernel.__name__}.json", f"{case} {named(target)}", took)
@@ -96,6 +96,8 @@ def _compare(path, case, took):
         path.write_text(json.dumps(figures, indent=2, sort_keys=True) + "\n")
     assert case in figures, f"{path.name} has no figure for {case!r}: run once with TEST_WRITE_FIGURES=1"
     known = figures[case]
+    if known["triton"] != triton.__version__:
+        return  # another compiler takes others; spills and memory are checked all the same
     assert took.registers <= 1.1 * known["registers"], (
         f"{took.registers} registers with Triton {triton.__version__}, {known['registers']} with {known['triton']}"
     )
