@@ -53,12 +53,13 @@ def attention(native: Native, rows: int, before: int, tokens: int) -> tuple[Work
     cache = LayerCache(torch.randn(2, rows * blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM))
     tables = np.random.default_rng(0).permutation(rows * blocks).astype(np.int32).reshape(rows, blocks)
     starts, counts = np.full(rows, before), np.full(rows, tokens)
+    turned = cache.turned()
     tiles = plan_tiles(starts, counts, tables, HEADS, KV_HEADS, native)
     pieces = plan_attention(starts, counts, tables, CacheShape(rows * blocks, KV_HEADS, HEAD_DIM, torch.float32))
     queries = torch.randn(rows * tokens, HEADS, HEAD_DIM)
     seen = rows * sum(range(before + 1, before + tokens + 1))
     work = seen * HEADS * HEAD_DIM * 4
-    return lambda: paged_attention(queries, cache, tiles), lambda: paged_attention(queries, cache, pieces), work
+    return lambda: paged_attention(queries, turned, tiles), lambda: paged_attention(queries, cache, pieces), work
 
 
 def small(native: Native, rows: int) -> tuple[Work, Work]:

@@ -34,12 +34,16 @@ def check_memory(model: ModelDescription, num_blocks: int, weight_size: float, k
         )
 
 
-def allocate(model: ModelDescription, num_blocks: int, kind: str) -> list[LayerCache]:
-    """A cache of zeros, one part a layer. Raises InsufficientMemory if the system refuses the memory."""
+def allocate(model: ModelDescription, num_blocks: int, kind: str, *, keys_by_feature: bool) -> list[LayerCache]:
+    """A cache of zeros, one part a layer. Raises InsufficientMemory if the system refuses the memory.
+
+    `keys_by_feature` is for native kernels; see LayerCache.
+    """
     shape = (model.num_layers, 2, num_blocks, model.num_kv_heads, BLOCK_SIZE)
     numbers = _zeros((*shape, model.head_dim), DTYPES[kind])
     scales = _zeros(shape, torch.float32) if kind == "int8" else [None] * model.num_layers
-    return [LayerCache(*part) for part in zip(numbers, scales, strict=True)]
+    parts = zip(numbers, scales, strict=True)
+    return [LayerCache(*part, keys_by_feature=keys_by_feature) for part in parts]
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -128,7 +128,7 @@ class Runner:
         meeting = self._meet() if self._meet is not None else None
         if meeting is not None:
             self._join(meeting)
-        self._caches = allocate(self._part, self._num_blocks, self._kv_type)
+        self._caches = allocate(self._part, self._num_blocks, self._kv_type, keys_by_feature=self._native is not None)
         arena = Arena(self._weights, self._native, self._group)
         self.model = Decoder(of_family, self.description, arena, self._stage)
         form = self.description.format

@@ -33,7 +33,6 @@ class Lines {
 
 struct Scratch {
   Work work;
-  Lines transposed;           // one block of keys: [size up to a multiple of 16][16]
   Lines scores;               // [queries][keys of the work up to a multiple of 16]
   Lines sums;                 // [queries][size up to a multiple of 16]
   std::vector<float> totals;  // [queries]
@@ -61,7 +60,7 @@ struct Job {
   float *scores(long i) const { return scratch.scores.data() + i * row_size; }
   float *sums(long i) const { return scratch.sums.data() + i * all.padded_size(); }
 
-  // What a visit reads: [16, size] numbers, 16 scales.
+  // What a visit reads: [size, 16] numbers of keys, [16, size] of values, 16 scales.
   const Cached *numbers(const Side<Cached> &side, long v) const { return side.numbers + visit(v).block * block_size; }
   const float *scales(const Side<Cached> &side, long v) const { return side.scales + visit(v).block * block_vectors; }
 

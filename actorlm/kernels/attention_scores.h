@@ -5,52 +5,78 @@
 
 #include "attention_job.h"
 #include "exp.h"
+#include "unrolled.h"
 
 namespace actorlm {
 namespace {  // for one file, so that the compiler may inline all of it
 
-constexpr long BLOCKS_AHEAD = 2;  // by which memory is asked for keys and values before they are needed
+constexpr long BLOCKS_AT_ONCE = 4;  // that stay in the first-level cache for all queries that read them
+constexpr long BLOCKS_AHEAD = 4;    // by which memory is asked for keys and values before they are needed
 
-template <class Cached>
-void transpose_block(const Cached *keys, float *to, long size) {
-  for (long begin = 0; begin < size; begin += LANES) {
-    Vec rows[LANES];
-    for (int key = 0; key < LANES; key++) rows[key] = load_part(keys + key * size, begin, size);
-    transpose(rows);
-    for (int i = 0; i < LANES; i++) store(to + (begin + i) * LANES, rows[i]);
+// How many blocks of keys are multiplied at once: so many that sums in the making are enough to hide their latency.
+constexpr int blocks_at_once(int queries) {
+#if defined(__AVX512F__)
+  return queries <= 3 ? 4 : 2;
+#else
+  return queries <= 3 ? 2 : 1;
+#endif
+}
+
+// Scores of some queries for the keys of VISITS visits.
+template <int QUERIES, int VISITS, class Cached>
+void score(const Job<Cached> &job, long first, long v) {
+  const float *query[QUERIES];
+  const Cached *keys[VISITS];  // a feature of all keys, then the next one
+  Vec sums[QUERIES][VISITS];
+  unrolled<VISITS>([&](auto n) { keys[n] = job.numbers(job.keys, v + n); });
+  unrolled<QUERIES>([&](auto i) {
+    query[i] = job.query(first + i).in;
+    unrolled<VISITS>([&](auto n) { sums[i][n] = broadcast(0.0f); });
+  });
+  for (long k = 0; k < job.all.size; k++) {
+    Vec key[VISITS];
+    unrolled<VISITS>([&](auto n) { key[n] = load(keys[n] + k * LANES); });
+    unrolled<QUERIES>([&](auto i) {
+      const Vec number = broadcast(query[i][k]);
+      unrolled<VISITS>([&](auto n) { sums[i][n] = fma(number, key[n], sums[i][n]); });
+    });
   }
+  const Vec scale = broadcast(job.all.variant.scale);
+  unrolled<QUERIES>([&](auto i) {
+    unrolled<VISITS>([&](auto n) {
+      Vec scores = sums[i][n] * scale;
+      if constexpr (HAS_SCALES<Cached>) scores = scores * load(job.scales(job.keys, v + n));
+      store(job.scores(first + i) + job.visit(v + n).index * BLOCK, scores);
+    });
+  });
 }
 
 template <int QUERIES, class Cached>
-void score(const Job<Cached> &job, long first, long v) {
-  const float *query[QUERIES];
-  Vec sums[QUERIES];  // in registers, if all loops over them are unrolled
-#pragma GCC unroll 8
-  for (int i = 0; i < QUERIES; i++) query[i] = job.query(first + i).in, sums[i] = broadcast(0.0f);
-  const float *keys = job.scratch.transposed.data();
-  for (long k = 0; k < job.all.size; k++) {
-    const Vec key = load(keys + k * LANES);
-#pragma GCC unroll 8
-    for (int i = 0; i < QUERIES; i++) sums[i] = fma(broadcast(query[i][k]), key, sums[i]);
+void score_visits(const Job<Cached> &job, long first, long v, long end) {
+  constexpr int VISITS = blocks_at_once(QUERIES);
+  for (; v + VISITS <= end; v += VISITS) score<QUERIES, VISITS>(job, first, v);
+  for (; v < end; v++) score<QUERIES, 1>(job, first, v);
+}
+
+// As many visits from `begin` on, at most BLOCKS_AT_ONCE, as are for the same queries.
+template <class Cached>
+long end_of_run(const Job<Cached> &job, long begin) {
+  long end = begin + 1;
+  while (end < std::min(begin + BLOCKS_AT_ONCE, job.num_visits()) && job.visit(end).first == job.visit(begin).first &&
+         job.visit(end).end == job.visit(begin).end) {
+    end++;
   }
-  const Vec scale = broadcast(job.all.variant.scale);
-  const long index = job.visit(v).index;
-#pragma GCC unroll 8
-  for (int i = 0; i < QUERIES; i++) {
-    Vec scores = sums[i] * scale;
-    if constexpr (HAS_SCALES<Cached>) scores = scores * load(job.scales(job.keys, v));
-    store(job.scores(first + i) + index * BLOCK, scores);
-  }
+  return end;
 }
 
 template <class Cached>
 void score_all(const Job<Cached> &job) {
-  job.fetch_block(1);
-  for (long v = 0; v < job.num_visits(); v++) {
-    job.fetch_block(v + BLOCKS_AHEAD);
-    transpose_block(job.numbers(job.keys, v), job.scratch.transposed.data(), job.all.size);
-    for_groups(job.visit(v).first, job.visit(v).end,
-               [&](long first, auto count) { score<decltype(count)::value>(job, first, v); });
+  for (long v = 0; v < BLOCKS_AHEAD; v++) job.fetch_block(v);
+  for (long begin = 0, end; begin < job.num_visits(); begin = end) {
+    end = end_of_run(job, begin);
+    for (long v = begin; v < end; v++) job.fetch_block(v + BLOCKS_AHEAD);
+    for_groups(job.visit(begin).first, job.visit(begin).end,
+               [&](long first, auto count) { score_visits<decltype(count)::value>(job, first, begin, end); });
   }
 }
 

@@ -9,23 +9,23 @@
 namespace actorlm {
 namespace {  // for one file, so that the compiler may inline all of it
 
-constexpr long BLOCKS_AT_ONCE = 4;  // whose values stay in the first-level cache for all queries that read them
+// How many Vecs of features are summed at once, as for keys.
+constexpr int features_at_once(int queries) {
 #if defined(__AVX512F__)
-constexpr int WIDTH = 2;
+  return queries <= 4 ? 4 : 2;
 #else
-constexpr int WIDTH = 1;
+  return queries <= 3 ? 2 : 1;
 #endif
+}
 
 // Adds the values of visits [begin, end), each times its weight, to the sums of some queries, for FEATURES Vecs
 // of features, or for the PART of one with which a head ends.
 template <int QUERIES, int FEATURES, bool PART, class Cached>
 void add_values(const Job<Cached> &job, long first, long feature, long begin, long end) {
-  Vec sums[QUERIES][FEATURES];  // in registers, if all loops over them are unrolled
-#pragma GCC unroll 8
-  for (int i = 0; i < QUERIES; i++) {
-#pragma GCC unroll 4
-    for (int f = 0; f < FEATURES; f++) sums[i][f] = load(job.sums(first + i) + feature + f * LANES);
-  }
+  Vec sums[QUERIES][FEATURES];
+  unrolled<QUERIES>([&](auto i) {
+    unrolled<FEATURES>([&](auto f) { sums[i][f] = load(job.sums(first + i) + feature + f * LANES); });
+  });
   const long size = job.all.size, num_keys = job.query(first + QUERIES - 1).end;
   for (long v = begin; v < end; v++) {
     const Cached *values = job.numbers(job.values, v) + feature;
@@ -33,35 +33,32 @@ void add_values(const Job<Cached> &job, long first, long feature, long begin, lo
     const long count = std::min(BLOCK, num_keys - job.visit(v).index * BLOCK);
     for (long key = 0; key < count; key++) {
       Vec value[FEATURES];
-#pragma GCC unroll 4
-      for (int f = 0; f < FEATURES; f++) {
+      unrolled<FEATURES>([&](auto f) {
         const Cached *from = values + key * size + f * LANES;
         value[f] = PART ? load_first(from, size - feature) : load(from);
-      }
-#pragma GCC unroll 8
-      for (int i = 0; i < QUERIES; i++) {
+      });
+      unrolled<QUERIES>([&](auto i) {
         const Vec weight = broadcast(weights[i * job.row_size + key]);
-#pragma GCC unroll 4
-        for (int f = 0; f < FEATURES; f++) sums[i][f] = fma(weight, value[f], sums[i][f]);
-      }
+        unrolled<FEATURES>([&](auto f) { sums[i][f] = fma(weight, value[f], sums[i][f]); });
+      });
     }
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < QUERIES; i++) {
-#pragma GCC unroll 4
-    for (int f = 0; f < FEATURES; f++) store(job.sums(first + i) + feature + f * LANES, sums[i][f]);
-  }
+  unrolled<QUERIES>([&](auto i) {
+    unrolled<FEATURES>([&](auto f) { store(job.sums(first + i) + feature + f * LANES, sums[i][f]); });
+  });
 }
 
-// As many visits from `begin` on, at most BLOCKS_AT_ONCE, as are for the same queries.
-template <class Cached>
-long end_of_run(const Job<Cached> &job, long begin) {
-  long end = begin + 1;
-  while (end < std::min(begin + BLOCKS_AT_ONCE, job.num_visits()) && job.visit(end).first == job.visit(begin).first &&
-         job.visit(end).end == job.visit(begin).end) {
-    end++;
+// All features of the values of visits [begin, end) for some queries.
+template <int QUERIES, class Cached>
+void add_features(const Job<Cached> &job, long first, long begin, long end) {
+  constexpr int FEATURES = features_at_once(QUERIES);
+  const long size = job.all.size;
+  long feature = 0;
+  for (; feature + FEATURES * LANES <= size; feature += FEATURES * LANES) {
+    add_values<QUERIES, FEATURES, false>(job, first, feature, begin, end);
   }
-  return end;
+  for (; feature + LANES <= size; feature += LANES) add_values<QUERIES, 1, false>(job, first, feature, begin, end);
+  if (feature < size) add_values<QUERIES, 1, true>(job, first, feature, begin, end);
 }
 
 // Multiplies weights by the scales of their values.
@@ -82,20 +79,8 @@ void add_all_values(const Job<Cached> &job) {
     if constexpr (HAS_SCALES<Cached>) {
       for (long v = begin; v < end; v++) scale_weights(job, v);
     }
-    for (long feature = 0; feature < job.all.size;) {
-      const bool wide = WIDTH > 1 && feature + WIDTH * LANES <= job.all.size, whole = feature + LANES <= job.all.size;
-      for_groups(job.visit(begin).first, job.visit(begin).end, [&](long first, auto count) {
-        constexpr int QUERIES = decltype(count)::value;
-        if (wide) {
-          add_values<QUERIES, WIDTH, false>(job, first, feature, begin, end);
-        } else if (whole) {
-          add_values<QUERIES, 1, false>(job, first, feature, begin, end);
-        } else {
-          add_values<QUERIES, 1, true>(job, first, feature, begin, end);
-        }
-      });
-      feature += wide ? WIDTH * LANES : LANES;
-    }
+    for_groups(job.visit(begin).first, job.visit(begin).end,
+               [&](long first, auto count) { add_features<decltype(count)::value>(job, first, begin, end); });
   }
 }
 

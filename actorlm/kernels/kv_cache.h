@@ -1,5 +1,8 @@
 // What the KV cache holds: floats, or int8 numbers with one scale a vector.
 //
+// A block has 16 vectors of one key-value head. Values lie one after the other, keys feature by feature: a product of a
+// query and 16 keys then reads what lies together.
+//
 // A vector (of one token and one key-value head, keys and values apart) that is stored as int8 is its largest absolute
 // value / 127, the scale, times whole numbers from -127 to 127.
 #pragma once
@@ -47,9 +50,10 @@ inline int8_t whole(float x) {
   return int8_t(x == x ? int32_t((bounded + rounder) - rounder) : 0);
 }
 
-inline void quantise(const float *from, int8_t *to, float *scale, long size) {
+// Numbers of a vector whose places are `step` apart.
+inline void quantise(const float *from, int8_t *to, long step, float *scale, long size) {
   const float unit = largest(from, size) / 127.0f;
-  for (long i = 0; i < size; i++) to[i] = whole(from[i] / unit);
+  for (long i = 0; i < size; i++) to[i * step] = whole(from[i] / unit);
   *scale = unit;
 }
 

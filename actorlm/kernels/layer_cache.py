@@ -25,14 +25,18 @@ def quantised(vectors: Tensor) -> tuple[Tensor, Tensor]:
 class LayerCache:
     """`[2, block, kv_head, 16, head_dim]`, all keys, then all values; and two flat views, made once.
 
-    One of int8 has a scale for each vector, `[2, block, kv_head, 16]` in float32.
+    One of int8 has a scale for each vector, `[2, block, kv_head, 16]` in float32. With `keys_by_feature`, as native
+    kernels have it, the numbers of a block's keys lie as `[head_dim, 16]`.
     """
 
-    def __init__(self, cache_2bk16H: Tensor, scales_2bk16: Tensor | None = None) -> None:
+    def __init__(
+        self, cache_2bk16H: Tensor, scales_2bk16: Tensor | None = None, *, keys_by_feature: bool = False
+    ) -> None:
         assert cache_2bk16H.is_contiguous(), "places and runs are counted in a contiguous cache"
         assert (cache_2bk16H.dtype is torch.int8) == (scales_2bk16 is not None), "int8 has scales, others have none"
         self.num_kv_heads, block_size, self.head_dim = cache_2bk16H.shape[2:]
         self.all_2bk16H = cache_2bk16H
+        self.keys_by_feature = keys_by_feature
         self.vectors_VH = cache_2bk16H.view(-1, self.head_dim)
         self.runs_RX = cache_2bk16H.view(-1, block_size * self.head_dim)
         self.scales_2bk16 = scales_2bk16
@@ -41,8 +45,19 @@ class LayerCache:
             assert scales_2bk16.is_contiguous(), "scales follow each other"
             assert scales_2bk16.shape == cache_2bk16H.shape[:-1], "a scale for each vector"
 
+    def turned(self) -> "LayerCache":
+        """A copy with the keys of each block in the other order."""
+        blocks = self.all_2bk16H.clone()
+        shape = blocks.shape[1:3]
+        sizes = (self.head_dim, -1) if self.keys_by_feature else (-1, self.head_dim)
+        keys = self.all_2bk16H[0].view(*shape, *sizes).transpose(-1, -2)
+        blocks[0].copy_(keys.reshape(blocks[0].shape))
+        scales = None if self.scales_2bk16 is None else self.scales_2bk16.clone()
+        return LayerCache(blocks, scales, keys_by_feature=not self.keys_by_feature)
+
     def put(self, places_T2k: Tensor, kv_T2kH: Tensor) -> None:
         """Stores vectors, with torch."""
+        assert not self.keys_by_feature, "this cache is for native kernels"
         if self.scales_2bk16 is None:
             self.vectors_VH.index_put_((places_T2k,), kv_T2kH.to(self.vectors_VH.dtype))
             return
@@ -52,6 +67,7 @@ class LayerCache:
 
     def gather(self, runs_R: Tensor, to_RX: Tensor) -> None:
         """Copies runs of 16 vectors, with torch, to a buffer of the type to compute with."""
+        assert not self.keys_by_feature, "this cache is for native kernels"
         if to_RX.dtype is self.runs_RX.dtype:
             torch.index_select(self.runs_RX, 0, runs_R, out=to_RX)
             return

@@ -18,7 +18,6 @@ namespace {
 template <class Cached>
 void attend(const Job<Cached> &job) {
   const long size = job.all.size, padded = job.all.padded_size();
-  job.scratch.transposed.resize(padded * LANES);
   job.scratch.scores.resize(job.num_queries() * job.row_size);
   job.scratch.totals.resize(size_t(job.num_queries()));
   job.scratch.sums.zero(job.num_queries() * padded);

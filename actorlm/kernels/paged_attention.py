@@ -150,6 +150,7 @@ def paged_attention(
         return reference(q_TnH, cache, plan, variant)
     tokens, num_heads, head_dim = q_TnH.shape
     assert q_TnH.dtype is torch.float32, "queries are float32"
+    assert cache.keys_by_feature, "native kernels have keys by feature"
     assert q_TnH.stride()[1:] == (head_dim, 1), "heads of a token follow each other"
     if out_TX is None:
         out_TX = torch.empty(tokens, num_heads * head_dim)

@@ -27,11 +27,13 @@ void rotate(float *head, const float *rotation, long size) {
   }
 }
 
-void store_vector(const float *from, int8_t *to, float *scale, long size) { quantise(from, to, scale, size); }
+void store_vector(const float *from, int8_t *to, long step, float *scale, long size) {
+  quantise(from, to, step, scale, size);
+}
 
 template <class Cached>
-void store_vector(const float *from, Cached *to, float *, long size) {
-  for (long i = 0; i < size; i++) from_float(from[i], to + i);
+void store_vector(const float *from, Cached *to, long step, float *, long size) {
+  for (long i = 0; i < size; i++) from_float(from[i], to + i * step);
 }
 
 template <class Cached>
@@ -43,7 +45,12 @@ void store_token(const Rope &job, Cached *cache, float *scales, long token) {
   const float *from = heads + job.q_heads * job.size;
   for (long head = 0; head < 2 * job.kv_heads; head++, from += job.size) {
     const int64_t place = job.places[token * 2 * job.kv_heads + head];
-    store_vector(from, cache + place * job.size, scales + place, job.size);
+    if (head < job.kv_heads) {
+      const int64_t slot = place % LANES;
+      store_vector(from, cache + (place - slot) * job.size + slot, LANES, scales + place, job.size);
+    } else {
+      store_vector(from, cache + place * job.size, 1, scales + place, job.size);
+    }
   }
 }
 

@@ -61,6 +61,7 @@ def rope_and_store(heads: Heads, rotation_T1h: Tensor, cache: LayerCache, places
         return
     (tokens, num_heads, head_dim), num_kv_heads = heads.q_TnH.shape, cache.num_kv_heads
     assert heads.flat_TX.dtype is torch.float32, "heads are float32"
+    assert cache.keys_by_feature, "native kernels have keys by feature"
     assert rotation_T1h.shape == (tokens, 1, head_dim // 2), "an angle for each pair of numbers"
     assert rotation_T1h.is_contiguous(), "rotations follow each other"
     assert places_T2k.is_contiguous(), "places follow each other"

@@ -115,22 +115,6 @@ inline float sum(Vec a) {
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-inline void transpose(Vec (&rows)[LANES]) {  // four perfect shuffles of rows i and i + 8
-  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  Vec next[LANES];
-#pragma GCC unroll 4
-  for (int stage = 0; stage < 4; stage++) {
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-      next[2 * i].v = _mm512_permutex2var_ps(rows[i].v, low, rows[i + 8].v);
-      next[2 * i + 1].v = _mm512_permutex2var_ps(rows[i].v, high, rows[i + 8].v);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) rows[i] = next[i];
-  }
-}
-
 #elif defined(__AVX2__)
 
 struct Vec {
@@ -176,33 +160,6 @@ inline float sum(Vec a) {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
-}
-
-inline void transpose8(__m256 (&r)[8]) {
-  __m256 t[8], u[8];
-  for (int i = 0; i < 4; i++) {
-    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; i++) {
-    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-  }
-}
-
-inline void transpose(Vec (&rows)[LANES]) {  // four quarters
-  __m256 a[8], b[8], c[8], d[8];
-  for (int i = 0; i < 8; i++) {
-    a[i] = rows[i].low, b[i] = rows[i].high, c[i] = rows[i + 8].low, d[i] = rows[i + 8].high;
-  }
-  transpose8(a), transpose8(b), transpose8(c), transpose8(d);
-  for (int i = 0; i < 8; i++) rows[i] = {a[i], c[i]}, rows[i + 8] = {b[i], d[i]};
 }
 
 #else
@@ -260,16 +217,6 @@ inline float sum(Vec a) {
     for (int i = 0; i < width; i++) a.v[i] += a.v[i + width];
   }
   return a.v[0];
-}
-
-inline void transpose(Vec (&rows)[LANES]) {
-  for (int i = 0; i < LANES; i++) {
-    for (int j = 0; j < i; j++) {
-      const float swapped = rows[i].v[j];
-      rows[i].v[j] = rows[j].v[i];
-      rows[j].v[i] = swapped;
-    }
-  }
 }
 
 #endif

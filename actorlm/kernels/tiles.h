@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <type_traits>
-#include <utility>
 
 #include "pool.h"
 #include "simd.h"
+#include "unrolled.h"
 
 namespace actorlm {
 
@@ -30,18 +30,6 @@ void with_rows(long rows, const Function &function) {
     if (rows == ROWS) return function(std::integral_constant<int, ROWS>());
     with_rows<MAX_ROWS, ROWS + 1>(rows, function);
   }
-}
-
-// Calls function(std::integral_constant<int, i>()) for i from 0 to COUNT - 1. A compiler keeps an array in registers
-// where each index is a constant from the start; that of a loop which it unrolls later it may leave in memory.
-template <class Function, int... I>
-[[gnu::always_inline]] inline void for_each(std::integer_sequence<int, I...>, const Function &function) {
-  (function(std::integral_constant<int, I>()), ...);
-}
-
-template <int COUNT, class Function>
-[[gnu::always_inline]] inline void unrolled(const Function &function) {
-  for_each(std::make_integer_sequence<int, COUNT>(), function);
 }
 
 struct Tiling {

@@ -44,7 +44,9 @@ def test_other_caches_are_not_taken_for_the_first(tiny_grouped):
     driver = Driver(runner, 128)
     driver.add(0, [5, 6, 7, 8])
     step_logits(driver, [(0, 1)])
-    runner._caches = [type(cache)(cache.all_2bk16H.clone()) for cache in runner._caches]
+    runner._caches = [
+        type(cache)(cache.all_2bk16H.clone(), keys_by_feature=cache.keys_by_feature) for cache in runner._caches
+    ]
     before = [cache.all_2bk16H.clone() for cache in runner._caches]
     step_logits(driver, [(0, 1)])
     assert not any(torch.equal(cache.all_2bk16H, old) for cache, old in zip(runner._caches, before, strict=True))

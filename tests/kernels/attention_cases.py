@@ -4,7 +4,7 @@ import torch
 
 from actorlm.kernels.attention_variant import PLAIN
 from actorlm.kernels.layer_cache import LayerCache, quantised
-from actorlm.kernels.paged_attention import TilePlan
+from actorlm.kernels.paged_attention import TilePlan, paged_attention
 
 ROWS = [(0, 1), (0, 40), (15, 1), (16, 17), (100, 3), (31, 1), (70, 1)]
 """Of keys before, and tokens."""
@@ -23,6 +23,11 @@ def native_case(rows, heads, kv_heads, size, dtype=torch.float32):
             kv[:, part[place // 16], :, place % 16] = torch.randn(2, kv_heads, size)
     cache = LayerCache(*quantised(kv)) if dtype is torch.int8 else LayerCache(kv.to(dtype))
     return torch.randn(sum(tokens for _, tokens in rows), heads, size), cache, tables
+
+
+def attend(q, cache, plan, *rest):
+    """Attention to the cache, turned into the order of keys that the plan's kernel reads."""
+    return paged_attention(q, cache.turned() if isinstance(plan, TilePlan) else cache, plan, *rest)
 
 
 def tile_plan(native, rows, tables, most):

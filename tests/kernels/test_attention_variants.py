@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from attention_cases import ROWS, columns, native_case, one_by_one, tile_plan
+from attention_cases import ROWS, attend, columns, native_case, one_by_one, tile_plan
 from native_levels import on_all_levels
 
 from actorlm.execution.attention_plan import CacheShape, plan_attention
 from actorlm.kernels.attention_variant import PLAIN, AttentionVariant
 from actorlm.kernels.native import Native, runnable_levels
-from actorlm.kernels.paged_attention import TilePlan, paged_attention
+from actorlm.kernels.paged_attention import TilePlan
 
 HEADS, KV_HEADS = 6, 2
 SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0, 3.0, -30.0])
@@ -33,7 +33,7 @@ dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.i
 @pytest.mark.parametrize("size", [64, 20])
 def test_the_native_kernel(native, variant, dtype, size):
     q, cache, tables = native_case(ROWS, HEADS, KV_HEADS, size, dtype)
-    out = paged_attention(q, cache, tile_plan(native, ROWS, tables, 5), None, variant)
+    out = attend(q, cache, tile_plan(native, ROWS, tables, 5), None, variant)
     expected = one_by_one(q, cache, tables, ROWS, variant)
     torch.testing.assert_close(out.double(), expected, atol=4e-6, rtol=2e-5)
 
@@ -48,7 +48,7 @@ def test_plain_torch(variant, dtype):
     shape = CacheShape(cache.all_2bk16H.shape[1], KV_HEADS, 20, torch.float32)
     plan = plan_attention(starts, counts, tables.numpy(), shape)
     for _ in range(2):  # the second time with masks that were kept
-        out = paged_attention(q, cache, plan, None, variant)
+        out = attend(q, cache, plan, None, variant)
         torch.testing.assert_close(out.double(), one_by_one(q, cache, tables, ROWS, variant), atol=4e-6, rtol=2e-5)
 
 
@@ -69,12 +69,12 @@ def test_tiles_and_groups_do_not_change_a_bit(native, variant, dtype):
     tables[:3, :2] = tables[0, :2]
     tables[4:, :2] = tables[4, :2]
     each = tile_plan(native, rows, tables, 100)
-    alone = paged_attention(q, cache, each, None, variant)
+    alone = attend(q, cache, each, None, variant)
     for groups in ([[0, 3, 2], [3, 1, 0], [4, 3, 2]], [[0, 2, 1], [2, 1, 0], [3, 1, 0], [4, 2, 2], [6, 1, 0]]):
         together = TilePlan(native, tables, each.tiles_4B, columns(groups))
-        assert torch.equal(paged_attention(q, cache, together, None, variant), alone)
+        assert torch.equal(attend(q, cache, together, None, variant), alone)
     for most in (1, 7):
-        assert torch.equal(paged_attention(q, cache, tile_plan(native, rows, tables, most), None, variant), alone)
+        assert torch.equal(attend(q, cache, tile_plan(native, rows, tables, most), None, variant), alone)
 
 
 @on_all_levels
@@ -91,7 +91,7 @@ def test_blocks_before_the_window_are_not_read(native, dtype, groups):
     for row, first in enumerate((70 // 16, 80 // 16, 44 // 16)):
         spoilt[:, tables[row, :first]] = torch.nan
     tables[0, : 70 // 16] = tables[1, : 70 // 16] = tables[2, : 44 // 16] = -(10**9)  # nowhere
-    out = paged_attention(q, cache, TilePlan(native, tables, tiles, columns(groups)), None, variant)
+    out = attend(q, cache, TilePlan(native, tables, tiles, columns(groups)), None, variant)
     torch.testing.assert_close(out.double(), expected, atol=4e-6, rtol=2e-5)
 
 
@@ -101,8 +101,7 @@ def test_blocks_before_the_window_are_not_read(native, dtype, groups):
 def test_avx2_and_avx512_give_the_same_bits(variant, dtype):
     q, cache, tables = native_case(ROWS, HEADS, KV_HEADS, 40, dtype)
     avx2, avx512 = (
-        paged_attention(q, cache, tile_plan(Native(level, 1), ROWS, tables, 5), None, variant)
-        for level in ("avx2", "avx512")
+        attend(q, cache, tile_plan(Native(level, 1), ROWS, tables, 5), None, variant) for level in ("avx2", "avx512")
     )
     assert torch.equal(avx2, avx512)
 
@@ -113,7 +112,7 @@ def test_scores_of_any_size_are_capped(native):
     q, cache, tables = native_case([(0, 30)], 1, 1, 16)
     for size in (1e-4, 1.0, 30.0, 1e4):
         variant = AttentionVariant(scale=size, soft_cap=50.0)
-        out = paged_attention(q, cache, tile_plan(native, [(0, 30)], tables, 8), None, variant)
+        out = attend(q, cache, tile_plan(native, [(0, 30)], tables, 8), None, variant)
         expected = one_by_one(q, cache, tables, [(0, 30)], variant)
         torch.testing.assert_close(out.double(), expected, atol=3e-5, rtol=1e-4)
 
@@ -123,4 +122,4 @@ def test_sinks_must_fit_the_heads(native):
     q, cache, tables = native_case([(0, 3)], 4, 2, 8)
     plan = tile_plan(native, [(0, 3)], tables, 8)
     with pytest.raises(AssertionError, match="a sink for each query head"):
-        paged_attention(q, cache, plan, None, AttentionVariant(sinks_n=SINKS))
+        attend(q, cache, plan, None, AttentionVariant(sinks_n=SINKS))

@@ -47,6 +47,20 @@ def test_what_is_put_is_gathered(dtype):
     assert (gathered.view(12, 16, 4) - expected.view(12, 16, 4)[runs]).abs().max() < step
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int8])
+def test_keys_by_feature_and_back(dtype):
+    torch.manual_seed(0)
+    scales = torch.rand(2, 3, 2, 16) if dtype is torch.int8 else None
+    cache = LayerCache(torch.randint(-9, 9, (2, 3, 2, 16, 4)).to(dtype), scales)
+    turned = cache.turned()
+    assert turned.keys_by_feature
+    assert turned.all_2bk16H[0, 1, 1].view(4, 16)[2, 5] == cache.all_2bk16H[0, 1, 1, 5, 2]
+    assert torch.equal(turned.all_2bk16H[1], cache.all_2bk16H[1])
+    assert torch.equal(turned.turned().all_2bk16H, cache.all_2bk16H)
+    with pytest.raises(AssertionError, match="for native kernels"):
+        turned.put(torch.zeros(1, 4, dtype=torch.int64), torch.zeros(1, 4, 4))
+
+
 def test_int8_needs_scales():
     with pytest.raises(AssertionError, match="int8 has scales"):
         LayerCache(torch.zeros(2, 1, 1, 16, 4, dtype=torch.int8))

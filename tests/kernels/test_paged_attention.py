@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from attention_cases import ROWS, columns, native_case, one_by_one, tile_plan
+from attention_cases import ROWS, attend, columns, native_case, one_by_one, tile_plan
 from native_levels import on_all_levels
 
 from actorlm.kernels.layer_cache import LayerCache
-from actorlm.kernels.paged_attention import AttentionPlan, Piece, TilePlan, paged_attention
+from actorlm.kernels.paged_attention import AttentionPlan, Piece, TilePlan
 
 HEADS, KV_HEADS, SIZE, BLOCKS = 6, 2, 8, 9
 
@@ -48,9 +48,7 @@ def cache():
 
 
 def check(q, cache, plan, tables, visible):
-    torch.testing.assert_close(
-        paged_attention(q, cache, plan), expected(q, cache, tables, visible), atol=2e-6, rtol=1e-5
-    )
+    torch.testing.assert_close(attend(q, cache, plan), expected(q, cache, tables, visible), atol=2e-6, rtol=1e-5)
 
 
 def test_decode_rows_of_differing_lengths(cache):
@@ -79,7 +77,7 @@ def test_prefill_and_decode_out_of_order_with_padding(cache):
 def test_heads_that_cannot_be_shared_are_a_mistake(cache):
     plan = AttentionPlan(None, None, (piece(0, [[0]], 1, 1, [[1]], cache),))
     with pytest.raises(AssertionError):
-        paged_attention(torch.randn(1, 5, SIZE), cache, plan)
+        attend(torch.randn(1, 5, SIZE), cache, plan)
 
 
 @on_all_levels
@@ -87,20 +85,20 @@ def test_heads_that_cannot_be_shared_are_a_mistake(cache):
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(9, 3, 64), (4, 4, 8), (8, 1, 20), (6, 2, 48)])
 def test_the_native_kernel(native, dtype, heads, kv_heads, size):
     q, cache, tables = native_case(ROWS, heads, kv_heads, size, dtype)
-    out = paged_attention(q, cache, tile_plan(native, ROWS, tables, 5))
+    out = attend(q, cache, tile_plan(native, ROWS, tables, 5))
     torch.testing.assert_close(out.double(), one_by_one(q, cache, tables, ROWS), atol=2e-6, rtol=2e-5)
 
 
 @on_all_levels
 def test_tiles_do_not_change_a_bit(native):
     q, cache, tables = native_case(ROWS, 6, 2, 24)
-    whole = paged_attention(q, cache, tile_plan(native, ROWS, tables, 100))
+    whole = attend(q, cache, tile_plan(native, ROWS, tables, 100))
     for most in (1, 2, 7, 16):
-        assert torch.equal(paged_attention(q, cache, tile_plan(native, ROWS, tables, most)), whole)
+        assert torch.equal(attend(q, cache, tile_plan(native, ROWS, tables, most)), whole)
     token = 0
     for row, (before, tokens) in enumerate(ROWS):
         alone = tile_plan(native, [(before, tokens)], tables[row : row + 1].contiguous(), 4)
-        assert torch.equal(paged_attention(q[token : token + tokens], cache, alone), whole[token : token + tokens])
+        assert torch.equal(attend(q[token : token + tokens], cache, alone), whole[token : token + tokens])
         token += tokens
 
 
@@ -112,10 +110,10 @@ def test_groups_do_not_change_a_bit(native):
     tables[:3, :2] = tables[0, :2]
     tables[4:, :3] = tables[4, :3]
     each = tile_plan(native, rows, tables, 100)
-    expected = paged_attention(q, cache, each)
+    expected = attend(q, cache, each)
     for groups in ([[0, 3, 2], [3, 1, 0], [4, 2, 3]], [[0, 2, 1], [2, 1, 0], [3, 1, 0], [4, 2, 2]]):
         together = TilePlan(native, tables, each.tiles_4B, columns(groups))
-        assert torch.equal(paged_attention(q, cache, together), expected)
+        assert torch.equal(attend(q, cache, together), expected)
 
 
 @on_all_levels
@@ -128,7 +126,7 @@ def test_what_is_shared_is_read_from_the_first_of_a_group(native):
     tables_read = tables.clone()
     tables_read[1, :2] = tables[0, :2]
     right = tile_plan(native, rows, tables_read, 100)
-    assert torch.equal(paged_attention(q, cache, wrong), paged_attention(q, cache, right))
+    assert torch.equal(attend(q, cache, wrong), attend(q, cache, right))
 
 
 @on_all_levels
@@ -136,5 +134,5 @@ def test_scores_far_apart(native):
     """The largest takes all, and what is far below it counts as nothing."""
     q, cache, tables = native_case([(0, 30)], 1, 1, 16)
     cache.all_2bk16H[0, tables[0, 0].item(), 0, 3] = 1000 * q[29, 0]
-    out = paged_attention(q, cache, tile_plan(native, [(0, 30)], tables, 8))
+    out = attend(q, cache, tile_plan(native, [(0, 30)], tables, 8))
     assert torch.equal(out[29], cache.all_2bk16H[1, tables[0, 0].item(), 0, 3])

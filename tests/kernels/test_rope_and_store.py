@@ -18,10 +18,13 @@ def run(dtype, native=None, cached=None):
     before = torch.randn(TOKENS, HEADS + 2 * KV_HEADS, SIZE).to(dtype)
     heads.flat_TX.copy_(before.view(TOKENS, -1))
     angles = torch.rand(TOKENS, 1, SIZE // 2) * 6
-    cache = LayerCache(torch.zeros(2, BLOCKS, KV_HEADS, 16, SIZE, dtype=cached or dtype))
-    places = torch.randperm(len(cache.vectors_VH))[: TOKENS * 2 * KV_HEADS].view(TOKENS, -1)
+    zeros = torch.zeros(2, BLOCKS, KV_HEADS, 16, SIZE, dtype=cached or dtype)
+    cache = LayerCache(zeros, keys_by_feature=native is not None)
+    half = len(cache.vectors_VH) // 2
+    places = torch.stack([torch.randperm(half)[: TOKENS * KV_HEADS] for _ in range(2)]).view(2, TOKENS, -1)
+    places = torch.cat((places[0], places[1] + half), dim=1)
     rope_and_store(heads, torch.polar(torch.ones_like(angles), angles), cache, places)
-    return heads, before.double(), angles, cache, places
+    return heads, before.double(), angles, cache if native is None else cache.turned(), places
 
 
 def turned(vector, angles):
@@ -101,7 +104,7 @@ def test_rounding_to_16_bits_is_that_of_torch(native, dtype):
     numbers = torch.tensor([*special, *ties])
     heads = Heads(1, 1, 1, len(numbers), torch.float32, native)
     heads.kv_T2kH[0, 1] = numbers
-    cache = LayerCache(torch.zeros(2, 1, 1, 16, len(numbers), dtype=dtype))
+    cache = LayerCache(torch.zeros(2, 1, 1, 16, len(numbers), dtype=dtype), keys_by_feature=True)
     rotation = torch.ones(1, 1, len(numbers) // 2, dtype=torch.complex64)
     rope_and_store(heads, rotation, cache, torch.tensor([[0, 16]]))
     assert torch.equal(cache.vectors_VH[16].nan_to_num(123.0), numbers.to(dtype).nan_to_num(123.0))
@@ -119,10 +122,11 @@ def test_int8_is_stored_as_the_reference_quantises(native, size):
     heads.kv_T2kH[1, 1, :4] = torch.tensor([127.0, 0.5, -1.5, 2.5])
     heads.kv_T2kH[1, 1, 4:] = 0.0
     heads.kv_T2kH[2, 1, 3], heads.kv_T2kH[3, 1, 0] = torch.inf, torch.nan
-    cache = LayerCache(torch.zeros(2, 1, 1, 16, size, dtype=torch.int8), torch.zeros(2, 1, 1, 16))
+    cache = LayerCache(torch.zeros(2, 1, 1, 16, size, dtype=torch.int8), torch.zeros(2, 1, 1, 16), keys_by_feature=True)
     places = torch.tensor([[15 - token, 16 + token] for token in range(8)])
     rope_and_store(heads, torch.polar(torch.ones(8, 1, size // 2), torch.rand(8, 1, size // 2)), cache, places)
     numbers, scales = quantised(heads.kv_T2kH)
+    cache = cache.turned()
     assert torch.equal(cache.vectors_VH[places], numbers)
     assert torch.equal(cache.scales_2bk16.view(-1)[places].nan_to_num(7.0), scales.nan_to_num(7.0))
     assert cache.vectors_VH[17].tolist()[:4] == [127, 0, -2, 2]
