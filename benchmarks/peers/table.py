@@ -32,6 +32,9 @@ class Peer(msgspec.Struct, frozen=True):
 PEERS = (
     Peer("actorlm-float32", "actorlm", "f32.gguf", "f32", "fp32", ("--dtype", "float32")),
     Peer("actorlm-float16", "actorlm", "f16.gguf", "f16", "fp32", ("--dtype", "float16")),
+    Peer("actorlm-int8", "actorlm", "f16.gguf", "int8", "int8", ("--weights", "int8")),
+    Peer("actorlm-q8", "actorlm", "q8_0.gguf", "q8_0", "int8", ("--weights", "gguf")),
+    Peer("actorlm-q4", "actorlm", "q4_1.gguf", "q4_1", "int8", ("--weights", "gguf")),
     Peer("llama-f32", "llama.cpp", "f32.gguf", "f32", "fp32", skips=("many", "shared")),
     Peer("llama-q8", "llama.cpp", "q8_0.gguf", "q8_0", "int8"),
     Peer("llama-q4", "llama.cpp", "q4_1.gguf", "q4_1", "int8"),

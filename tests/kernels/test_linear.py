@@ -118,7 +118,7 @@ def test_no_rows(native):
     linear(torch.empty(0, 4), torch.empty(0, 3), matrix)
     assert gather_rows(matrix, torch.empty(0, dtype=torch.int64)).shape == (0, 3)
     assert rms_norm(torch.empty(0, 8), torch.ones(8), 1e-5, native).shape == (0, 8)
-    assert silu_mul(Gates(0, 8, torch.float32, native)).shape == (0, 8)
+    assert silu_mul(Gates.make(0, 8, torch.float32, native)).shape == (0, 8)
 
 
 @on_all_levels

@@ -12,7 +12,7 @@ from actorlm.layers.arena import Arena
 from actorlm.layers.attention import Attention
 from actorlm.layers.embedding import Embedding
 from actorlm.layers.linear import ColumnParallel, Features, RowParallel
-from actorlm.layers.mlp import GatedMLP
+from actorlm.layers.mlp import MAX_ROWS, GatedMLP
 from actorlm.layers.rotary import Rotary
 
 
@@ -48,11 +48,12 @@ def test_a_product_is_added(bias):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_gated_mlp_is_its_formula(bias):
+@pytest.mark.parametrize("rows", [3, MAX_ROWS, 2 * MAX_ROWS + 3])
+def test_the_gated_mlp_is_its_formula(bias, rows):
     mlp = GatedMLP(6, 10, bias=bias, arena=Arena("float32"))
     w = filled(mlp)
-    x, total = torch.randn(3, 6), torch.ones(3, 6)
-    mlp.add_to(total, x, Activations(None, None, None, mlp.gates(3)))
+    x, total = torch.randn(rows, 6), torch.ones(rows, 6)
+    mlp.add_to(total, x, Activations(None, None, None, mlp.gates(rows)))
     gate, up = (x @ w[f"{n}.weight"].t() + w.get(f"{n}.bias", 0.0) for n in ("gate", "up"))
     down = (gate.sigmoid() * gate * up) @ w["down.weight"].t() + w.get("down.bias", 0.0)
     torch.testing.assert_close(total, down + 1)
