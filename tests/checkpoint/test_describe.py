@@ -16,7 +16,7 @@ BYTES = ResolvedModel("", "bytes", "null")
 def test_the_byte_vocabulary():
     model = describe(BYTES)
     assert (model.format, model.vocab_size, model.eos_token_ids) == ("bytes", 259, (256, 258))
-    assert model.kv_bytes_per_token(4) == 0
+    assert model.kv_vectors_per_token == 0
 
 
 def test_name_and_length():
