@@ -16,7 +16,7 @@ HTTP = ("frontends", "detokenizers")
 OWN = frozenset(
     {"parallel.threads", "supervision.log_level", "supervision.drain_timeout_s", "supervision.drain_delay_s"}
 )
-MODEL = ("dtype", "weights", "model_impl", "null_step_ms", "generation_config")
+MODEL = ("dtype", "weights", "device", "model_impl", "null_step_ms", "generation_config")
 
 
 def facts(config: Config, model: ModelDescription) -> dict[str, str]:

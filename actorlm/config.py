@@ -53,6 +53,10 @@ class ModelConfig(_Section, frozen=True):
             " gguf: the file's blocks as they are, and inputs of 8 bits"
         ),
     ] = "auto"
+    device: Annotated[
+        Literal["cpu", "cuda"],
+        option("what computes the model; cuda: Triton's kernels on one GPU, which nobody has run on a real one yet"),
+    ] = "cpu"
     cpu_kernels: Annotated[
         Literal["auto", "native", "torch"],
         option("native: compiled when the package was installed; torch: plain torch, slower; auto: native if there"),

@@ -73,6 +73,8 @@ def with_types(config: Config, model: ModelDescription) -> Config:
     """
     if _is_null(config):
         return config
+    if config.model.device == "cuda":
+        return _with_types_of_gpu(config)
     native = choose_level(config.model.cpu_kernels) is not None
     dtype: Any = config.model.dtype
     weights: Any = config.model.weights
@@ -91,6 +93,28 @@ def with_types(config: Config, model: ModelDescription) -> Config:
         config,
         model=msgspec.structs.replace(config.model, dtype=dtype, weights=weights),
         cache=msgspec.structs.replace(config.cache, kv_cache_dtype=kv_type(config.cache.kv_cache_dtype, dtype)),
+    )
+
+
+def _with_types_of_gpu(config: Config) -> Config:
+    """The same on a GPU, which has one type for all. Raises ConfigError for what cannot be computed there."""
+    parallel, model, cache = config.parallel, config.model, config.cache
+    if parallel.tensor * parallel.pipeline * parallel.data > 1:
+        raise ConfigError("--device cuda is one GPU, for one replica; use --dp 1 --tp 1 --pp 1", param="device")
+    if cache.kv_cache_tokens is None:
+        raise ConfigError("--device cuda does not size the KV cache itself; give --kv-cache-tokens", param="device")
+    given = {kind for kind in (model.dtype, model.weights, cache.kv_cache_dtype) if kind != "auto"}
+    if len(given) > 1 or not given <= set(FLOATS):
+        raise ConfigError(
+            f"--device cuda has one type for weights and KV cache, {', '.join(FLOATS)}, and not {', '.join(given)};"
+            " use --dtype alone",
+            param="device",
+        )
+    dtype: Any = given.pop() if given else "bfloat16"
+    return msgspec.structs.replace(
+        config,
+        model=msgspec.structs.replace(model, dtype=dtype, weights=dtype),
+        cache=msgspec.structs.replace(cache, kv_cache_dtype=dtype),
     )
 
 
@@ -114,12 +138,15 @@ def kernels(config: Config) -> str:
     if _is_null(config):
         return "none, the null model does without"
     types = f"weights {config.model.weights}, KV cache {config.cache.kv_cache_dtype}"
+    if config.model.device == "cuda":
+        return f"Triton, on a GPU; {types}"
     return f"{describe_choice(config.model.cpu_kernels)}; {types}"
 
 
 def lacks_kernels(config: Config) -> bool:
     """Whether plain torch computes because compiled kernels are not there, although they may be used."""
-    return not _is_null(config) and config.model.cpu_kernels == "auto" and choose_level("auto") is None
+    on_cpu = not _is_null(config) and config.model.device == "cpu"
+    return on_cpu and config.model.cpu_kernels == "auto" and choose_level("auto") is None
 
 
 def child_environment(topology: Topology, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -70,7 +70,7 @@ def small(native: Native, rows: int) -> tuple[Work, Work]:
         one.flat_TX.normal_()
 
     def work(one: Gates) -> Work:
-        return lambda: (rms_norm(x, weight, 1e-5, one.native), silu_mul(one), rms_norm(x, weight, 1e-5, one.native))
+        return lambda: (rms_norm(x, weight, 1e-5, one.backend), silu_mul(one), rms_norm(x, weight, 1e-5, one.backend))
 
     return work(gates[0]), work(gates[1])
 

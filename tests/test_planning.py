@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from actorlm.checkpoint.description import ModelDescription
-from actorlm.config import CacheConfig, Config, ModelConfig
+from actorlm.config import CacheConfig, Config, ModelConfig, ParallelConfig
 from actorlm.errors import ConfigError
 from actorlm.kernels.native import choose_level
 from actorlm.planning import kernels, with_types
@@ -70,6 +70,35 @@ def test_what_plain_torch_has_not(options, complaint):
 def test_blocks_need_a_gguf_file():
     with pytest.raises(ConfigError, match=r"--weights gguf keeps the blocks of a \.gguf file, and m is none.*int8"):
         types(weights="gguf")
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float16"}, {"weights": "float32", "kv": "float32"}])
+def test_a_gpu_has_one_type(options):
+    made = with_types(on_gpu(**options), MODEL)
+    assert {made.model.dtype, made.model.weights, made.cache.kv_cache_dtype} == {
+        next(iter(options.values()), "bfloat16")
+    }
+    assert kernels(made).startswith("Triton, on a GPU; weights")
+
+
+def on_gpu(kv="auto", tokens=64, parallel=None, **options):
+    cache = CacheConfig(kv_cache_dtype=kv, kv_cache_tokens=tokens)
+    return Config(model=ModelConfig(device="cuda", **options), cache=cache, parallel=parallel or ParallelConfig())
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"weights": "int8"}, "one type .*, and not int8; use --dtype alone"),
+        ({"dtype": "float16", "kv": "float32"}, "one type for weights and KV cache"),
+        ({"tokens": None}, "does not size the KV cache itself; give --kv-cache-tokens"),
+        ({"parallel": ParallelConfig(tensor=2)}, "one GPU, for one replica; use --dp 1 --tp 1 --pp 1"),
+    ],
+)
+def test_what_a_gpu_cannot_do_yet(options, complaint):
+    with pytest.raises(ConfigError, match=f"--device cuda.*{complaint}") as caught:
+        with_types(on_gpu(**options), MODEL)
+    assert caught.value.param == "device"
 
 
 def test_the_null_model_has_no_types():

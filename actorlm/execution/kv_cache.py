@@ -12,7 +12,9 @@ from torch import Tensor
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.config import BLOCK_SIZE
 from actorlm.errors import InsufficientMemory
+from actorlm.kernels.backend import Backend, Gpu
 from actorlm.kernels.layer_cache import LayerCache
+from actorlm.kernels.native import Native
 from actorlm.kernels.pages import map_zeros
 from actorlm.kv_types import vector_bytes
 
@@ -34,21 +36,28 @@ def check_memory(model: ModelDescription, num_blocks: int, weight_size: float, k
         )
 
 
-def allocate(model: ModelDescription, num_blocks: int, kind: str, *, keys_by_feature: bool) -> list[LayerCache]:
+def allocate(model: ModelDescription, num_blocks: int, kind: str, backend: Backend) -> list[LayerCache]:
     """A cache of zeros, one part a layer. Raises InsufficientMemory if the system refuses the memory.
 
-    `keys_by_feature` is for native kernels; see LayerCache.
+    It is as the backend's kernels want it: see LayerCache.
     """
     shape = (model.num_layers, 2, num_blocks, model.num_kv_heads, BLOCK_SIZE)
+    if isinstance(backend, Gpu):
+        return [LayerCache(part) for part in _on_gpu((*shape, model.head_dim), DTYPES[kind], backend)]
     numbers = _zeros((*shape, model.head_dim), DTYPES[kind])
     scales = _zeros(shape, torch.float32) if kind == "int8" else [None] * model.num_layers
     parts = zip(numbers, scales, strict=True)
-    return [LayerCache(*part, keys_by_feature=keys_by_feature) for part in parts]
+    return [LayerCache(*part, keys_by_feature=isinstance(backend, Native)) for part in parts]
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     size, tokens = torch.Size(shape).numel() * dtype.itemsize, shape[2] * BLOCK_SIZE
     return map_zeros(size, dtype, f"a KV cache of {tokens} tokens; lower --kv-cache-tokens").view(shape)
+
+
+def _on_gpu(shape: tuple[int, ...], dtype: torch.dtype, gpu: Gpu) -> Tensor:
+    assert dtype is not torch.int8, "kernels for GPUs know no cache of int8"
+    return torch.zeros(shape, dtype=dtype, device=gpu.device)
 
 
 def _mib(size: int) -> str:

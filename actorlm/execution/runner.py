@@ -13,24 +13,22 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from actorlm.checkpoint.description import ModelDescription
-from actorlm.config import BLOCK_SIZE
 from actorlm.errors import ConfigError
-from actorlm.execution.attention_plan import CacheShape, plan_attention
+from actorlm.execution.attention_plan import CacheShape
 from actorlm.execution.batch import Batch, Slots
 from actorlm.execution.choice import Choice
 from actorlm.execution.kv_cache import allocate, check_memory
 from actorlm.execution.late_ids import LateIds
 from actorlm.execution.sampler import NO_IDS
-from actorlm.execution.tile_plan import plan_tiles
+from actorlm.execution.step_tensors import tensors_for
+from actorlm.kernels.backend import choose_backend, free_bytes
 from actorlm.kernels.layer_cache import LayerCache
-from actorlm.kernels.native import Native, choose_level
-from actorlm.kernels.paged_attention import AttentionPlan, TilePlan
+from actorlm.kernels.native import Native
 from actorlm.kv_types import kv_type
 from actorlm.layers.arena import FLOATS, Arena
 from actorlm.logprobs import Logprobs
@@ -71,6 +69,7 @@ class Runner:
         weights: str = "auto",
         kv_cache_dtype: str = "auto",
         kernels: str,
+        device: str = "cpu",
         num_blocks: int,
         max_num_seqs: int,
         max_model_len: int,
@@ -88,10 +87,10 @@ class Runner:
         """Of the checkpoint's tensors, by this rank."""
         self._dtype = DTYPES[dtype]
         self._kv_type = kv_type(kv_cache_dtype, dtype)
-        level = choose_level(kernels)
-        self._native = None if level is None else Native(level, threads or torch.get_num_threads())
+        self._backend = choose_backend(device, kernels, threads)
+        self._native = self._backend if isinstance(self._backend, Native) else None
         self._weights = _form(weights, self._dtype)
-        if level is None and self._weights not in FLOATS:
+        if self._native is None and self._weights not in FLOATS:
             raise ConfigError(f"--weights {weights} needs the compiled kernels", param="weights")
         self._num_blocks = num_blocks
         self._max_num_seqs = max_num_seqs
@@ -108,7 +107,8 @@ class Runner:
             num_blocks=num_blocks,
             vocab_size=model.vocab_size,
         )
-        self._cache_shape = CacheShape(num_blocks, self._part.num_kv_heads, model.head_dim, self._dtype)
+        shape = CacheShape(num_blocks, self._part.num_kv_heads, model.head_dim, self._dtype)
+        self._tensors = tensors_for(self._backend, self._part, shape)
         self._caches: list[LayerCache] = []
         self._group: TensorGroup = Alone()
         self._link: PipelineLink | None = None
@@ -124,12 +124,12 @@ class Runner:
             torch.set_num_threads(self._threads)
         of_family = family(self.description.architecture)
         size = bytes_per_weight(self._weights, self._weights, self.description)
-        check_memory(self._part, self._num_blocks, size, self._kv_type, psutil.virtual_memory().available)
+        check_memory(self._part, self._num_blocks, size, self._kv_type, free_bytes(self._backend))
         meeting = self._meet() if self._meet is not None else None
         if meeting is not None:
             self._join(meeting)
-        self._caches = allocate(self._part, self._num_blocks, self._kv_type, keys_by_feature=self._native is not None)
-        arena = Arena(self._weights, self._native, self._group)
+        arena = Arena(self._weights, self._backend, self._group)
+        self._caches = allocate(self._part, self._num_blocks, self._kv_type, self._backend)
         self.model = Decoder(of_family, self.description, arena, self._stage)
         form = self.description.format
         assert form != "bytes", "the null model's vocabulary is of no family"
@@ -199,10 +199,10 @@ class Runner:
             arrival = self._link.expect(len(batch.token_ids), self.description.hidden_size, self._activations)
         if self._late is not None:
             batch = self._late.complete(step, batch)
-        positions_T, places_T2k = torch.from_numpy(batch.positions), torch.from_numpy(_places(batch, self._cache_shape))
-        plan = self._plan(batch)
-        x_TE = self.model.embed(torch.from_numpy(batch.token_ids)) if arrival is None else arrival.wait()
-        return self.model(x_TE, positions_T, places_T2k, plan, self._caches)
+        tables = self._slots.tables.values[batch.slots]
+        token_ids_T, positions_T, places, plan = self._tensors(batch, tables)
+        x_TE = self.model.embed(token_ids_T) if arrival is None else arrival.wait()
+        return self.model(x_TE, positions_T, places, plan, self._caches)
 
     def _choose(self, batch: Batch, x_TE: Tensor) -> tuple[NDArray[np.int32], Logprobs | None]:
         parts = self._choice.prompt_parts(batch, self._slots.tokens)
@@ -216,18 +216,12 @@ class Runner:
         return tokens, logprobs
 
     def _logits(self, batch: Batch, x_TE: Tensor) -> Tensor:
-        return self.model.logits(x_TE.index_select(0, torch.from_numpy(batch.sampled_tokens)))
+        wanted_S = torch.from_numpy(batch.sampled_tokens).to(x_TE.device)
+        return self.model.logits(x_TE.index_select(0, wanted_S)).cpu()
 
     @property
     def _activations(self) -> torch.dtype:
         return self._dtype if self._native is None else torch.float32
-
-    def _plan(self, batch: Batch) -> AttentionPlan | TilePlan:
-        tables = self._slots.tables.values[batch.slots]
-        if self._native is None:
-            return plan_attention(batch.starts, batch.counts, tables, self._cache_shape)
-        part = self._part
-        return plan_tiles(batch.starts, batch.counts, tables, part.num_heads, part.num_kv_heads, self._native)
 
 
 def _form(weights: str, dtype: torch.dtype) -> str:
@@ -244,10 +238,3 @@ def _part_of(model: ModelDescription, place: Place, layers: tuple[range, ...]) -
         num_kv_heads=len(kv_share(model.num_kv_heads, size, rank)),
         num_parameters=list(rank_parameters(model, size, layers))[place.pipeline_rank],
     )
-
-
-def _places(batch: Batch, shape: CacheShape) -> NDArray[np.int64]:
-    """[T, 2 k]: which vector of the cache each token's key heads go to, then its value heads."""
-    heads = batch.blocks[:, None] * shape.num_kv_heads + np.arange(shape.num_kv_heads)
-    keys = heads * BLOCK_SIZE + (batch.positions % BLOCK_SIZE)[:, None]
-    return np.concatenate((keys, keys + shape.num_blocks * shape.num_kv_heads * BLOCK_SIZE), axis=1)

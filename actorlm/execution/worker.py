@@ -127,6 +127,7 @@ def build_worker(
             weights=config.model.weights,
             kv_cache_dtype=config.cache.kv_cache_dtype,
             kernels=config.model.cpu_kernels,
+            device=config.model.device,
             num_blocks=num_blocks,
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=model.max_model_len,

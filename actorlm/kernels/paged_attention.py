@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
 from actorlm.kernels.attention_variant import PLAIN, AttentionVariant
+from actorlm.kernels.backend import Gpu
 from actorlm.kernels.layer_cache import CACHE_TYPES, LayerCache
 from actorlm.kernels.native import Native
 
@@ -86,6 +87,23 @@ class TilePlan:
         """What C++ sees of it: addresses, then width of the tables, numbers of tiles and groups."""
 
 
+@dataclass(frozen=True, slots=True)
+class GpuPlan:
+    """The same for a GPU. All are int32 and lie there; see `gpu.attention.Sequences`.
+
+    Where each sequence has one token (`is_decode`), its keys are divided among programs.
+    """
+
+    gpu: Gpu
+    tables_SW: Tensor
+    lengths_S: Tensor
+    starts_S1: Tensor
+    is_decode: bool
+
+
+Plan = AttentionPlan | TilePlan | GpuPlan
+
+
 def reference(q_TnH: Tensor, cache: LayerCache, plan: AttentionPlan, variant: AttentionVariant) -> Tensor:
     """See `paged_attention`."""
     q_PnH = q_TnH if plan.order_P is None else q_TnH.index_select(0, plan.order_P)
@@ -136,7 +154,7 @@ def _softmax_by_hand(
 def paged_attention(
     q_TnH: Tensor,
     cache: LayerCache,
-    plan: AttentionPlan | TilePlan,
+    plan: Plan,
     out_TX: Tensor | None = None,
     variant: AttentionVariant = PLAIN,
 ) -> Tensor:
@@ -146,6 +164,8 @@ def paged_attention(
     to `out` if there is one.
     """
     assert q_TnH.shape[1] % cache.num_kv_heads == 0, "each key-value head serves equally many query heads"
+    if isinstance(plan, GpuPlan):
+        return _on_gpu(q_TnH, cache, plan, variant)
     if isinstance(plan, AttentionPlan):
         return reference(q_TnH, cache, plan, variant)
     tokens, num_heads, head_dim = q_TnH.shape
@@ -167,3 +187,25 @@ def paged_attention(
         cache.all_2bk16H.shape[1], variant.window or 0, variant.scale_of(head_dim), variant.soft_cap or 0.0,
     )  # fmt: skip
     return out_TX
+
+
+def _on_gpu(q_TnH: Tensor, cache: LayerCache, plan: GpuPlan, variant: AttentionVariant) -> Tensor:
+    from actorlm.kernels.gpu import attention, merge_splits, paged_attention, split_attention  # noqa: PLC0415 - Triton
+    from actorlm.kernels.gpu.tiles import tile  # noqa: PLC0415
+
+    assert not cache.keys_by_feature, "this cache is for native kernels"
+    tokens, heads, size = q_TnH.shape
+    numbers = attention.Cache(cache.all_2bk16H)
+    softmax = attention.Softmax(variant.scale_of(size), variant.soft_cap, variant.window, variant.sinks_n)
+    which = "decode" if plan.is_decode else "prefill"
+    chosen = tile(which, size, cache.all_2bk16H.itemsize, plan.gpu.card)
+    if plan.is_decode:
+        splits = merge_splits.num_splits(tokens, cache.num_kv_heads, plan.gpu.multiprocessors)
+        partials = merge_splits.Partials.empty(tokens, heads, splits, size, plan.gpu.device)
+        out_TnH = split_attention.split_attention(
+            q_TnH, numbers, plan.tables_SW, plan.lengths_S, softmax, chosen, partials
+        )
+    else:
+        sequences = attention.Sequences(plan.tables_SW, plan.lengths_S, plan.starts_S1)
+        out_TnH = paged_attention.paged_attention(q_TnH, numbers, sequences, softmax, chosen)
+    return out_TnH.view(tokens, heads * size)

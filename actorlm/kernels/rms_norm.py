@@ -6,7 +6,7 @@ Legend: T rows, E features, n heads, H head size.
 import torch
 from torch import Tensor
 
-from actorlm.kernels.native import Native
+from actorlm.kernels.backend import Backend, Gpu
 
 
 def reference(x_TE: Tensor, weight_E: Tensor, eps: float) -> Tensor:
@@ -23,16 +23,19 @@ def _normalised(x_TE: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm(
-    x_TE: Tensor, weight_E: Tensor, eps: float, native: Native | None = None, out_TE: Tensor | None = None
+    x_TE: Tensor, weight_E: Tensor, eps: float, backend: Backend = None, out_TE: Tensor | None = None
 ) -> Tensor:
     """`x / sqrt(mean(x**2) + eps) * weight`; computed in float32, and rounded before the weight is applied.
 
-    Launches the native kernel, for which all is float32 and which writes to `out` if there is one, or plain torch.
+    Launches the backend's kernel; the native one, for which all is float32, writes to `out` if there is one.
     """
     assert x_TE.shape[-1:] == weight_E.shape, "one weight for each feature"
     assert x_TE.dtype is weight_E.dtype, "a model has one dtype"
-    if native is None:
+    if backend is None:
         return reference(x_TE, weight_E, eps)
+    if isinstance(backend, Gpu):
+        return _on_gpu(x_TE, weight_E, eps)
+    native = backend
     assert x_TE.dtype is torch.float32, "rows are float32"
     assert x_TE.is_contiguous(), "rows follow each other"
     if out_TE is None:
@@ -43,13 +46,23 @@ def rms_norm(
     return out_TE
 
 
-def rms_norm_heads(x_TnH: Tensor, weight_H: Tensor, eps: float, native: Native | None = None) -> None:
+def rms_norm_heads(x_TnH: Tensor, weight_H: Tensor, eps: float, backend: Backend = None) -> None:
     """The same for each head, in place; rows may lie apart, as those of a wider buffer do."""
     assert x_TnH.shape[-1:] == weight_H.shape, "one weight for each feature of a head"
     assert x_TnH.dtype is weight_H.dtype, "a model has one dtype"
-    if native is None:
+    if backend is None:
         x_TnH.copy_(reference(x_TnH, weight_H, eps))
         return
+    if isinstance(backend, Gpu):
+        x_TnH.copy_(_on_gpu(x_TnH.reshape(-1, len(weight_H)), weight_H, eps).view(x_TnH.shape))
+        return
+    native = backend
     assert x_TnH.dtype is torch.float32, "heads are float32"
     assert x_TnH[0].is_contiguous(), "heads of a row follow each other"
     native.launch("rms_norm", native.pool, x_TnH, weight_H, eps, x_TnH, *x_TnH.shape, x_TnH.stride(0))
+
+
+def _on_gpu(x_TE: Tensor, weight_E: Tensor, eps: float) -> Tensor:
+    from actorlm.kernels.gpu.add_rms_norm import rms_norm as launch  # noqa: PLC0415 - needs Triton
+
+    return launch(x_TE, weight_E, eps)

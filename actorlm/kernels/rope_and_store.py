@@ -9,8 +9,8 @@ Legend: T tokens, n query heads, k key-value heads, m = n + 2 k, H head size, h 
 import torch
 from torch import Tensor
 
+from actorlm.kernels.backend import Backend, Gpu
 from actorlm.kernels.layer_cache import CACHE_TYPES, LayerCache
-from actorlm.kernels.native import Native
 
 
 class Heads:
@@ -26,10 +26,12 @@ class Heads:
         num_kv_heads: int,
         head_dim: int,
         dtype: torch.dtype,
-        native: Native | None = None,
+        backend: Backend = None,
     ) -> None:
-        self.native = native
-        all_TmH = torch.empty(num_tokens, num_heads + 2 * num_kv_heads, head_dim, dtype=dtype)
+        self.backend = backend
+        device = backend.device if isinstance(backend, Gpu) else None
+        all_TmH = torch.empty(num_tokens, num_heads + 2 * num_kv_heads, head_dim, dtype=dtype, device=device)
+        self.all_TmH = all_TmH
         self.flat_TX = all_TmH.view(num_tokens, -1)
         self.q_TnH = all_TmH[:, :num_heads]
         self.k_TkH = all_TmH[:, num_heads : num_heads + num_kv_heads]
@@ -52,10 +54,14 @@ def rope_and_store(heads: Heads, rotation_T1h: Tensor, cache: LayerCache, places
     """Rotates queries and keys in place, and stores keys and values.
 
     `rotation_T1h` holds complex64 numbers of absolute value 1. `places_T2k` says which vector of the cache each token's
-    key heads go to, then its value heads. Launches the implementation that the buffer was made for.
+    key heads go to, then its value heads; on a GPU it is [T] int32, 16 times a token's block plus its number in it.
+    Launches the implementation that the buffer was made for.
     """
+    if isinstance(heads.backend, Gpu):
+        _on_gpu(heads, rotation_T1h, cache, places_T2k)
+        return
     assert places_T2k.shape == heads.kv_T2kH.shape[:2], "a place for each key head and each value head"
-    native = heads.native
+    native = heads.backend
     if native is None:
         reference(heads, rotation_T1h, cache, places_T2k)
         return
@@ -69,3 +75,11 @@ def rope_and_store(heads: Heads, rotation_T1h: Tensor, cache: LayerCache, places
         "rope_and_store", native.pool, CACHE_TYPES[cache.all_2bk16H.dtype], cache.all_2bk16H, cache.scales_2bk16,
         heads.flat_TX, rotation_T1h, places_T2k, tokens, num_heads, num_kv_heads, head_dim,
     )  # fmt: skip
+
+
+def _on_gpu(heads: Heads, rotation_T1h: Tensor, cache: LayerCache, places_T: Tensor) -> None:
+    from actorlm.kernels.gpu.attention import Cache  # noqa: PLC0415 - needs Triton
+    from actorlm.kernels.gpu.rope_and_store import rope_and_store as launch  # noqa: PLC0415
+
+    assert not cache.keys_by_feature, "this cache is for native kernels"
+    launch(heads.all_TmH, rotation_T1h[:, 0], Cache(cache.all_2bk16H), places_T)

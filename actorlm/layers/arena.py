@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from actorlm.kernels.backend import Backend, Gpu
 from actorlm.kernels.file_matrix import FileMatrix
 from actorlm.kernels.linear import Matrix
 from actorlm.kernels.linear_int8 import Int8Matrix, int8_bytes
@@ -20,34 +21,38 @@ class Arena:
     """Where layers are made: gives out the memory of a model's weights from few large mappings.
 
     `weights` is the form of matrices: a type of floats; with native kernels also int8, or gguf for blocks as they are
-    in the file. All else is of that type in plain torch, and float32 with native kernels. `group` are the ranks that
+    in the file. All else is float32 with native kernels, and of that type otherwise. `group` are the ranks that
     share layers.
     """
 
-    def __init__(self, weights: str, native: Native | None = None, group: TensorGroup | None = None) -> None:
-        assert native is not None or weights in FLOATS, f"plain torch has no matrices of {weights}"
+    def __init__(self, weights: str, backend: Backend = None, group: TensorGroup | None = None) -> None:
+        is_native = isinstance(backend, Native)
+        assert is_native or weights in FLOATS, f"no matrices of {weights} without native kernels"
         self._weights = weights
-        self.native = native
+        self.backend = backend
+        self.device = backend.device if isinstance(backend, Gpu) else torch.device("cpu")
         self.group: TensorGroup = group or Alone()
-        self.dtype = FLOATS[weights] if native is None else torch.float32
+        self.dtype = torch.float32 if is_native else FLOATS[weights]
         """Of activations and of weights that are no matrices."""
         self._free = torch.empty(0, dtype=torch.uint8)
 
     def matrix(self, rows: int, columns: int) -> Matrix:
         """Weights [rows, columns] of zeros, to be filled. Raises InsufficientMemory if the system refuses."""
-        if self.native is None:
-            return self._zeros(rows * columns, FLOATS[self._weights]).view(rows, columns)
-        shape = rows, columns
+        native, shape = self.backend, (rows, columns)
+        if native is None:
+            return self._zeros(rows * columns, FLOATS[self._weights]).view(shape)
+        if isinstance(native, Gpu):
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
         if self._weights == "gguf":
-            return FileMatrix(self.native, shape, self._zeros)
+            return FileMatrix(native, shape, self._zeros)
         if self._weights == "int8":
             scale_o = self._zeros(-(-rows // LANES) * LANES, torch.float32)
-            return Int8Matrix(self.native, self._zeros(int8_bytes(*shape), torch.uint8), scale_o, shape)
-        return PackedMatrix(self.native, self._zeros(panel_count(*shape), FLOATS[self._weights]), shape)
+            return Int8Matrix(native, self._zeros(int8_bytes(*shape), torch.uint8), scale_o, shape)
+        return PackedMatrix(native, self._zeros(panel_count(*shape), FLOATS[self._weights]), shape)
 
     def vector(self, size: int) -> Tensor:
         """Zeros, to be filled."""
-        return torch.zeros(size, dtype=self.dtype)
+        return torch.zeros(size, dtype=self.dtype, device=self.device)
 
     def _zeros(self, count: int, dtype: torch.dtype) -> Tensor:
         size = -(-count * dtype.itemsize // ALIGNMENT) * ALIGNMENT

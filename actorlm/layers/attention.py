@@ -10,7 +10,7 @@ from torch import Tensor
 
 from actorlm.kernels.attention_variant import PLAIN, AttentionVariant
 from actorlm.kernels.layer_cache import LayerCache
-from actorlm.kernels.paged_attention import AttentionPlan, TilePlan, paged_attention
+from actorlm.kernels.paged_attention import Plan, paged_attention
 from actorlm.kernels.rms_norm import rms_norm_heads
 from actorlm.kernels.rope_and_store import Heads, rope_and_store
 from actorlm.layers.activations import Activations
@@ -28,8 +28,9 @@ class LayerInputs:
     rotation_T1h: Tensor
     """complex64 numbers of absolute value 1."""
     places_T2k: Tensor
-    """Where each token's keys and values go, one place a head (int64); see `kernels.rope_and_store`."""
-    plan: AttentionPlan | TilePlan
+    """Where each token's keys and values go, one place a head (int64), or one place on a GPU ([T], int32); see
+    `kernels.rope_and_store`."""
+    plan: Plan
 
 
 class QueryKeyNorms:
@@ -47,8 +48,8 @@ class QueryKeyNorms:
 
     def normalise(self, heads: Heads) -> None:
         """Changes queries and keys in place."""
-        rms_norm_heads(heads.q_TnH, self.query.weight_E, self._eps, heads.native)
-        rms_norm_heads(heads.k_TkH, self.key.weight_E, self._eps, heads.native)
+        rms_norm_heads(heads.q_TnH, self.query.weight_E, self._eps, heads.backend)
+        rms_norm_heads(heads.k_TkH, self.key.weight_E, self._eps, heads.backend)
 
 
 class Attention:
@@ -70,7 +71,7 @@ class Attention:
     ) -> None:
         size, rank = arena.group.size, arena.group.rank
         heads, kv_heads = share(num_heads, size, rank), kv_share(num_kv_heads, size, rank)
-        self._shape = len(heads), len(kv_heads), head_dim, arena.dtype, arena.native
+        self._shape = len(heads), len(kv_heads), head_dim, arena.dtype, arena.backend
         query, key = _features(num_heads, heads, head_dim), _features(num_kv_heads, kv_heads, head_dim)
         self.qkv = ColumnParallel({"query": query, "key": key, "value": key}, hidden_size, bias=qkv_bias, arena=arena)
         self.norms = norms

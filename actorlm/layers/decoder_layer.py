@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from actorlm.kernels.backend import Backend
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Native
 from actorlm.layers.activations import Activations
@@ -28,13 +29,13 @@ class DecoderLayer:
         self.mlp_norm = RMSNorm("mlp_norm", size, eps, arena)
         self.mlp = mlp
 
-    def buffers(self, num_tokens: int, native: Native | None) -> Activations:
+    def buffers(self, num_tokens: int, backend: Backend) -> Activations:
         """For this layer and all of its shape."""
         heads, gates = self.attention.heads(num_tokens), self.mlp.gates(num_tokens)
         weight_E = self.attention_norm.weight_E
         shape_TE = num_tokens, len(weight_E)
         part_TE = weight_E.new_empty(shape_TE) if self._is_shared else None
-        if native is None:
+        if not isinstance(backend, Native):
             return Activations(None, heads, None, gates, part_TE)
         attended_TX = torch.empty(num_tokens, heads.q_TnH[0].numel())
         return Activations(weight_E.new_empty(shape_TE), heads, attended_TX, gates, part_TE)

@@ -44,6 +44,6 @@ class Embedding:
 
     def logits(self, x_SE: Tensor) -> Tensor:
         """[S, v] of float32: how well each row fits each token's vector. This is what makes an embedding a head."""
-        logits_Sv = torch.empty(len(x_SE), self.weight.shape[0], dtype=x_SE.dtype)
+        logits_Sv = torch.empty(len(x_SE), self.weight.shape[0], dtype=x_SE.dtype, device=x_SE.device)
         linear(logits_Sv, x_SE, self.weight)
         return logits_Sv[:, : len(self._ids)].float()

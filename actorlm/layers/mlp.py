@@ -20,7 +20,7 @@ class GatedMLP:
 
     def __init__(self, hidden_size: int, intermediate_size: int, *, bias: bool, arena: Arena) -> None:
         inner = Features(intermediate_size, share(intermediate_size, arena.group.size, arena.group.rank))
-        self._shape = len(inner.part), arena.dtype, arena.native
+        self._shape = len(inner.part), arena.dtype, arena.backend
         self.gate_up = ColumnParallel({"gate": inner, "up": inner}, hidden_size, bias=bias, arena=arena)
         self.down = RowParallel("down", inner, hidden_size, bias=bias, arena=arena)
 

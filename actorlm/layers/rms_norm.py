@@ -15,7 +15,7 @@ class RMSNorm:
     def __init__(self, name: str, size: int, eps: float, arena: Arena) -> None:
         self._name = name
         self._eps = eps
-        self._native = arena.native
+        self._backend = arena.backend
         self.weight_E = arena.vector(size)
 
     def parameters(self) -> Iterator[Weight]:
@@ -24,4 +24,4 @@ class RMSNorm:
 
     def __call__(self, x_TE: Tensor, out_TE: Tensor | None = None) -> Tensor:
         """The result [T, E], which a native kernel writes to `out` if there is one."""
-        return rms_norm(x_TE, self.weight_E, self._eps, self._native, out_TE)
+        return rms_norm(x_TE, self.weight_E, self._eps, self._backend, out_TE)

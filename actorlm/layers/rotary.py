@@ -33,10 +33,10 @@ class Scaling(Protocol):
 class Rotary:
     """Angle i of a token at position p is `p * theta ** (-2 i / H)`, changed by Llama 3's scaling if there is one."""
 
-    def __init__(self, head_dim: int, theta: float, scaling: Scaling | None) -> None:
+    def __init__(self, head_dim: int, theta: float, scaling: Scaling | None, device: torch.device) -> None:
         exponents_h = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
         frequencies_h = 1.0 / theta**exponents_h
-        self._frequencies_h = frequencies_h if scaling is None else _scaled(frequencies_h, scaling)
+        self._frequencies_h = (frequencies_h if scaling is None else _scaled(frequencies_h, scaling)).to(device)
 
     def __call__(self, positions_T: Tensor) -> Tensor:
         """The rotation [T, 1, h] of tokens at these positions (int64): complex64 numbers of absolute value 1."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.kernels.layer_cache import LayerCache
-from actorlm.kernels.paged_attention import AttentionPlan, TilePlan
+from actorlm.kernels.paged_attention import Plan
 from actorlm.layers.arena import Arena
 from actorlm.layers.attention import LayerInputs
 from actorlm.layers.embedding import Embedding
@@ -55,7 +55,7 @@ class Decoder:
         self._stage = stage
         self._layers = [family.layer(model, arena) for _ in stage.layers]
         self._names = family.names
-        self._rotary = Rotary(model.head_dim, model.rope_theta, model.rope_scaling)
+        self._rotary = Rotary(model.head_dim, model.rope_theta, model.rope_scaling, arena.device)
         self._stack = Stack(self._layers, arena)
         self._embedding = self._norm = self._head = None
         size, tied = model.hidden_size, model.tie_word_embeddings
@@ -90,7 +90,7 @@ class Decoder:
         x_TE: Tensor,
         positions_T: Tensor,
         places_T2k: Tensor,
-        plan: AttentionPlan | TilePlan,
+        plan: Plan,
         caches: list[LayerCache],
     ) -> Tensor:
         """What the stage's layers make of `x`, which holds until the next call. The layers' caches gain the tokens."""

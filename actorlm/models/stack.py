@@ -13,6 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from actorlm.kernels.backend import Backend
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Launch, Native
 from actorlm.kernels.paged_attention import TilePlan
@@ -32,7 +33,7 @@ Caches = Sequence[LayerCache]
 class Layer(Protocol):
     """One of them. With native kernels it does nothing but launch them."""
 
-    def buffers(self, num_tokens: int, native: Native | None) -> Activations:
+    def buffers(self, num_tokens: int, backend: Backend) -> Activations:
         """For this layer and all of its shape."""
 
     def update(self, x_TE: Tensor, inputs: LayerInputs, cache: LayerCache, work: Activations) -> None:
@@ -73,7 +74,7 @@ class Stack:
 
     def __init__(self, layers: Sequence[Layer], arena: Arena) -> None:
         self._layers = layers
-        self._native = arena.native
+        self._backend = arena.backend
         self._max_recorded = MAX_TOKENS if arena.group.launches else 0
         self._recordings: dict[int, Recording] = {}
 
@@ -82,11 +83,11 @@ class Stack:
         recording = self._recordings.get(len(x_TE))
         if recording is not None and recording.caches is caches:
             return recording.repeat(x_TE, inputs)
-        work = self._layers[0].buffers(len(x_TE), self._native)
-        if self._native is None or len(x_TE) > self._max_recorded:
+        work = self._layers[0].buffers(len(x_TE), self._backend)
+        if not isinstance(self._backend, Native) or len(x_TE) > self._max_recorded:
             self._update(x_TE, inputs, caches, work)
             return x_TE
-        with self._native.recording() as launches:
+        with self._backend.recording() as launches:
             self._update(x_TE, inputs, caches, work)
         self._keep(Recording(x_TE, inputs, caches, work, launches))
         return x_TE

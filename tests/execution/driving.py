@@ -121,13 +121,13 @@ class Driver:
         return [self.release(slot)[len(prompt) :] for slot, prompt in enumerate(prompts)]
 
 
-def make_tiny(variant, directory):
+def make_tiny(variant, directory, **more):
     from tiny_models import FAMILIES
 
     from actorlm.checkpoint.config_json import describe_directory
 
     family, changes = VARIANTS[variant]
-    model = FAMILIES[family](directory, num_hidden_layers=3, **changes)
+    model = FAMILIES[family](directory, **{"num_hidden_layers": 3, **changes, **more})
     description = describe_directory(directory, variant, weights=True)
     return model, msgspec.structs.replace(description, num_parameters=0)
 

@@ -27,7 +27,7 @@ MODEL = ModelDescription(
 
 @pytest.mark.parametrize(("kind", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
 def test_layout(kind, dtype):
-    caches = allocate(MODEL, 5, kind, keys_by_feature=False)
+    caches = allocate(MODEL, 5, kind, None)
     assert [tuple(cache.all_2bk16H.shape) for cache in caches] == [(2, 5, 2, 16, 8)] * 3
     assert all(cache.all_2bk16H.dtype is dtype and not cache.all_2bk16H.any() for cache in caches)
     assert all(cache.scales_2bk16 is None for cache in caches)
@@ -36,7 +36,7 @@ def test_layout(kind, dtype):
 
 
 def test_int8_has_a_scale_for_each_vector():
-    caches = allocate(MODEL, 5, "int8", keys_by_feature=False)
+    caches = allocate(MODEL, 5, "int8", None)
     assert [tuple(cache.scales_2bk16.shape) for cache in caches] == [(2, 5, 2, 16)] * 3
     assert all(cache.all_2bk16H.dtype is torch.int8 for cache in caches)
     assert not any(cache.scales_2bk16.any() for cache in caches)
@@ -45,7 +45,7 @@ def test_int8_has_a_scale_for_each_vector():
 
 
 def test_layers_do_not_overlap():
-    first, second, _ = allocate(MODEL, 2, "float32", keys_by_feature=False)
+    first, second, _ = allocate(MODEL, 2, "float32", None)
     first.vectors_VH.fill_(1.0)
     assert first.all_2bk16H.all()
     assert first.runs_RX.all()
@@ -65,4 +65,4 @@ def test_memory_that_the_system_refuses(monkeypatch):
 
     monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(InsufficientMemory, match="Cannot allocate memory"):
-        allocate(MODEL, 5, "float32", keys_by_feature=False)
+        allocate(MODEL, 5, "float32", None)

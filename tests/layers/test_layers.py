@@ -91,14 +91,17 @@ def test_angles_are_those_of_transformers(scaling, parameters):
     )
     positions = torch.tensor([0, 1, 2, 77, 2047])
     cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), positions[None])
-    rotation = Rotary(64, 5000.0, scaling)(positions)[:, 0]
+    rotation = Rotary(64, 5000.0, scaling, torch.device("cpu"))(positions)[:, 0]
     torch.testing.assert_close(rotation.real, cos[0, :, :32], atol=1e-4, rtol=0)
     torch.testing.assert_close(rotation.imag, sin[0, :, :32], atol=1e-4, rtol=0)
 
 
 def test_the_scaled_angles_differ():
     positions = torch.tensor([100])
-    assert (Rotary(64, 5000.0, SCALING)(positions) - Rotary(64, 5000.0, None)(positions)).abs().max() > 0.1
+    assert (
+        Rotary(64, 5000.0, SCALING, torch.device("cpu"))(positions)
+        - Rotary(64, 5000.0, None, torch.device("cpu"))(positions)
+    ).abs().max() > 0.1
 
 
 def test_an_embedding_is_a_head_too():
