@@ -18,15 +18,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actorlm.checkpoint.description import ModelDescription
+from actorlm.config import BLOCK_SIZE
 from actorlm.errors import ConfigError
 from actorlm.execution.attention_plan import CacheShape
 from actorlm.execution.batch import Batch, Slots
 from actorlm.execution.choice import Choice
+from actorlm.execution.decode_graphs import DecodeGraphs, make_recorder
 from actorlm.execution.kv_cache import allocate, check_memory
 from actorlm.execution.late_ids import LateIds
 from actorlm.execution.sampler import NO_IDS
+from actorlm.execution.scoring import PromptPart
 from actorlm.execution.step_tensors import tensors_for
-from actorlm.kernels.backend import choose_backend, free_bytes
+from actorlm.kernels.backend import Gpu, choose_backend, free_bytes
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Native
 from actorlm.kv_types import kv_type
@@ -94,6 +97,7 @@ class Runner:
             raise ConfigError(f"--weights {weights} needs the compiled kernels", param="weights")
         self._num_blocks = num_blocks
         self._max_num_seqs = max_num_seqs
+        self._max_model_len = max_model_len
         self._threads = threads
         self._place = place
         self._meet = meet
@@ -113,6 +117,7 @@ class Runner:
         self._group: TensorGroup = Alone()
         self._link: PipelineLink | None = None
         self._late: LateIds | None = None
+        self._graphs: DecodeGraphs | None = None
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         """Meets the other ranks, allocates the cache and loads the weights; returns when all ranks have.
@@ -137,8 +142,15 @@ class Runner:
         self._choice = Choice(
             self._max_num_seqs, self.description.vocab_size, self.description.eos_token_ids, self._group, self._native
         )
+        if isinstance(self._backend, Gpu):
+            self._graphs = self._record(self._backend)
         if meeting is not None:
             meeting.wait_for_all("loaded")
+
+    @torch.inference_mode()
+    def _record(self, gpu: Gpu) -> DecodeGraphs:
+        width = -(-self._max_model_len // BLOCK_SIZE)
+        return DecodeGraphs(self.model, self._caches, gpu, make_recorder(gpu), self._max_num_seqs, width)
 
     def _join(self, meeting: Meeting) -> None:
         self._group = meeting.tensor_group(self._native)
@@ -180,6 +192,10 @@ class Runner:
         return self._logits(batch, self._run(0, batch))
 
     def _compute(self, step: int, batch: Batch) -> tuple[NDArray[np.int32], Logprobs | None]:
+        parts = self._choice.prompt_parts(batch, self._slots.tokens) if self._stage.is_last else []
+        if self._graphs is not None and self._graphs.take(batch) and not parts:
+            logits = self._graphs.logits(batch, self._slots.tables.values[batch.slots])
+            return self._choose(batch, parts, logits.cpu())
         x_TE = self._run(step, batch)
         if not self._stage.is_last:
             assert self._link is not None, "stages have links"
@@ -188,7 +204,9 @@ class Runner:
             self._late.await_ids(step, batch)
             tokens, logprobs = NO_IDS, None
         else:
-            tokens, logprobs = self._choose(batch, x_TE)
+            wanted = np.concatenate([batch.sampled_tokens, *(part.tokens for part in parts)])
+            logits = self._logits(replace(batch, sampled_tokens=wanted) if parts else batch, x_TE)
+            tokens, logprobs = self._choose(batch, parts, logits)
         self._group.check()
         return tokens, logprobs
 
@@ -204,10 +222,9 @@ class Runner:
         x_TE = self.model.embed(token_ids_T) if arrival is None else arrival.wait()
         return self.model(x_TE, positions_T, places, plan, self._caches)
 
-    def _choose(self, batch: Batch, x_TE: Tensor) -> tuple[NDArray[np.int32], Logprobs | None]:
-        parts = self._choice.prompt_parts(batch, self._slots.tokens)
-        wanted = np.concatenate([batch.sampled_tokens, *(part.tokens for part in parts)])
-        logits = self._logits(replace(batch, sampled_tokens=wanted) if parts else batch, x_TE)
+    def _choose(
+        self, batch: Batch, parts: list[PromptPart], logits: Tensor
+    ) -> tuple[NDArray[np.int32], Logprobs | None]:
         tokens, logprobs = self._choice.choose(batch, parts, logits)
         if len(tokens) > 0:
             self._slots.append(batch.sampled_slots, tokens)
