@@ -215,7 +215,7 @@ def test_b33_no_answer_goes_to_another(request, tree_of, null_tree, workers, req
     model = ("--model", request.getfixturevalue("noise")) if tensors else ("--model-impl", "null")
     two = SHAPES["dp2 tp2"] if tensors else ("--dp", 2, "--null-step-ms", 1)
     tree = tree_of(
-        *model, *two, "--frontends", 2, "--detokenizers", 2, "--kv-cache-tokens", 320, "--max-num-batched-tokens", 64
+        *model, *two, "--frontends", 2, "--detokenizers", 2, "--kv-cache-tokens", 224, "--max-num-batched-tokens", 64
     )
     draw, same = random.Random(33), 4 if tensors else 1
     plans = [[plan(draw, worker * requests + i) for i in range(requests)] for worker in range(workers // same)] * same
