@@ -29,7 +29,7 @@ from peers.model import model, weight_bytes
 from peers.process import OthersCpu
 from peers.prompts import Prompts
 from peers.results import Results, Round, Started
-from peers.server import Server
+from peers.server import PeerFailed, Server
 from peers.table import PEERS, ROWS, WORK, Peer, Row, Work
 
 from actorlm.bench.distribution import distribution
@@ -79,6 +79,18 @@ def measure(server: Server, row: Row, number: int, texts: Sequence[str], prompts
     return figures(server.peer.name, row, number, outcomes, cpu, taken)
 
 
+def measure_at_last(server: Server, row: Row, number: int, texts: Sequence[str], prompts: Prompts) -> Round:
+    """The same. A server that has failed (vLLM's does not bear to stand still for minutes) starts again, once."""
+    try:
+        return measure(server, row, number, texts, prompts)
+    except PeerFailed as failure:
+        print(f"{failure}; starting it again", flush=True)
+    server.restart()
+    server.answers(prompts.make(WARM_UP), WARM_UP)
+    server.tree.signal(signal.SIGSTOP)
+    return msgspec.structs.replace(measure(server, row, number, texts, prompts), restarted=True)
+
+
 def figures(peer: str, row: Row, number: int, outcomes: Sequence[Outcome], cpu_s: float, others_s: float) -> Round:
     """What a round comes to."""
     seconds = max(one.ended for one in outcomes) - min(one.began for one in outcomes)
@@ -112,7 +124,7 @@ def run_row(row: Row, servers: Sequence[Server], prompts: Prompts, options: argp
             name = server.peer.name
             if row in server.peer.skips or spent[name] * (number + 1) > options.budget * max(number, 1):
                 continue
-            one = measure(server, row, number, texts, prompts)
+            one = measure_at_last(server, row, number, texts, prompts)
             spent[name] += one.seconds
             print(
                 f"{row} {number}: {name}: {one.tokens_per_s:.1f} tokens/s, first {one.first_s:.3f} s, "

@@ -34,6 +34,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     cpu_s: float
     others_cores: float
+    restarted: bool = False
+    """Whether the server had failed before it, and was started again."""
 
 
 class Results(msgspec.Struct, kw_only=True):

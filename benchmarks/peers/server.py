@@ -79,6 +79,10 @@ READY = {"actorlm": "/ready", "vllm": "/health", "llama.cpp": "/health"}
 """Paths that answer 200 once requests are."""
 
 
+class PeerFailed(Exception):
+    """A server did not answer as it should; the message says which, and how."""
+
+
 class Server:
     """A process tree that is ready for requests when this has been made; `ready_s` says after how long."""
 
@@ -89,12 +93,20 @@ class Server:
         self.command = command(peer, directory, port)
         self.environment = environment(peer, directory)
         self.log = log
+        self._begin()
+
+    def _begin(self) -> None:
         began = time.perf_counter()
         self._process = self._start()
         self.tree = Tree(self._process.pid)
         self._wait(began + START_TIMEOUT_S)
         self.ready_s = time.perf_counter() - began
         self.idle_mib = self.tree.memory_mib()
+
+    def restart(self) -> None:
+        """Ends what is left of it, and starts it again."""
+        self.end()
+        self._begin()
 
     def __enter__(self) -> Self:
         return self
@@ -103,12 +115,12 @@ class Server:
         self.end()
 
     def answers(self, prompts: Sequence[str], work: Work) -> list[Outcome]:
-        """Sends all at once. Raises SystemExit if one fails or has another length than was asked for."""
+        """Sends all at once. Raises PeerFailed if one fails or has another length than was asked for."""
         driven = self.peer.family == "openvino"
         outcomes = self._drive(prompts, work) if driven else uvloop.run(self._send(prompts, work))
         for one in outcomes:
             if one.failure or one.output_tokens != work.output_len or not one.counted:
-                raise SystemExit(f"{self.peer.name}: {one.failure} {one.message} {one.output_tokens} tokens")
+                raise PeerFailed(f"{self.peer.name}: {one.failure} {one.message} {one.output_tokens} tokens")
         return outcomes
 
     def end(self) -> None:
