@@ -55,13 +55,14 @@ Meet = Callable[[], Meeting]
 
 
 class Runner:
-    """Runs a model, or this rank's part of it, on this process's CPU. `load` comes first.
+    """Runs a model, or this rank's part of it, on a CPU or a GPU. `load` comes first.
 
     `num_blocks` blocks of 16 tokens make the KV cache; at most `max_num_seqs` slots are in use, `max_model_len` tokens
     long, and a step has at most `max_num_batched_tokens` tokens. `weights` is the form of matrices and `kv_cache_dtype`
-    the type of the cache; auto is `dtype`. `kernels` is native, torch, or auto for native where there are some.
-    `threads` are those of either in this process; None stands for torch's own number. `meet` finds the other ranks of
-    `place`, if there are any; `pipeline_layers` are the layers of each stage, or none for a choice.
+    the type of the cache; auto is `dtype`. `device` is cpu or cuda; on a CPU `kernels` is native, torch, or auto for
+    native where there are some, and `threads` are those of either in this process; None stands for torch's own number.
+    `meet` finds the other ranks of `place`, if there are any; `pipeline_layers` are the layers of each stage, or none
+    for a choice.
     """
 
     def __init__(
