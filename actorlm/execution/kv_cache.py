@@ -15,7 +15,7 @@ from actorlm.errors import InsufficientMemory
 from actorlm.kernels.backend import Backend, Gpu
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Native
-from actorlm.kernels.pages import map_zeros
+from actorlm.kernels.pages import give_back, map_zeros
 from actorlm.kv_types import vector_bytes
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
@@ -48,6 +48,13 @@ def allocate(model: ModelDescription, num_blocks: int, kind: str, backend: Backe
     scales = _zeros(shape, torch.float32) if kind == "int8" else [None] * model.num_layers
     parts = zip(numbers, scales, strict=True)
     return [LayerCache(*part, keys_by_feature=isinstance(backend, Native)) for part in parts]
+
+
+def empty(caches: list[LayerCache]) -> None:
+    """Gives the memory of a whole cache back to the system, until its blocks are used again."""
+    give_back(caches[0].all_2bk16H)
+    if (scales_2bk16 := caches[0].scales_2bk16) is not None:
+        give_back(scales_2bk16)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -5,6 +5,7 @@ With 4 KiB pages a step spends its time on address translation, most of all in a
 """
 
 import contextlib
+import ctypes
 import mmap
 
 import torch
@@ -26,3 +27,14 @@ def map_zeros(size: int, dtype: torch.dtype, what: str) -> Tensor:
         with contextlib.suppress(OSError):  # a kernel that was built without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype)
+
+
+def give_back(mapped: Tensor) -> None:
+    """Makes the whole mapping that a tensor of `map_zeros` lies in zeros again, which take no memory until used.
+
+    Where the system cannot do that they stay as they are, and take what they take.
+    """
+    if hasattr(mmap, "MADV_DONTNEED"):
+        storage = mapped.untyped_storage()
+        address, size = ctypes.c_void_p(storage.data_ptr()), ctypes.c_size_t(storage.nbytes())
+        ctypes.CDLL(None).madvise(address, size, mmap.MADV_DONTNEED)

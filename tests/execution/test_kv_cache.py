@@ -7,7 +7,7 @@ import torch
 
 from actorlm.checkpoint.description import ModelDescription
 from actorlm.errors import InsufficientMemory
-from actorlm.execution.kv_cache import allocate, check_memory, kv_cache_bytes
+from actorlm.execution.kv_cache import allocate, check_memory, empty, kv_cache_bytes
 
 MODEL = ModelDescription(
     path="",
@@ -23,6 +23,21 @@ MODEL = ModelDescription(
     head_dim=8,
     num_parameters=1000,
 )
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_an_empty_cache_is_zeros_and_can_be_used_again(kind):
+    caches = allocate(MODEL, 5, kind, None)
+    for part in caches:
+        part.all_2bk16H.fill_(3)
+        if part.scales_2bk16 is not None:
+            part.scales_2bk16.fill_(3)
+    empty(caches)
+    assert not any(part.all_2bk16H.any() for part in caches)
+    assert not any(part.scales_2bk16.any() for part in caches if part.scales_2bk16 is not None)
+    caches[1].all_2bk16H.fill_(2)
+    assert (caches[1].all_2bk16H == 2).all()
+    assert not caches[0].all_2bk16H.any()
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
