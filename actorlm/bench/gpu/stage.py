@@ -25,6 +25,11 @@ class Machine:
     clock: Clock
     sizes: Sizes
 
+    @property
+    def has_fp8(self) -> bool:
+        """Whether the card multiplies fp8 e4m3, which began with sm_89."""
+        return self.card != "" and int(self.card.removeprefix("sm_")) >= 89
+
 
 Stage = Callable[[Machine], Iterator[tuple[str, Callable[[], Row]]]]
 """Names its cases, each with what runs it."""

@@ -1,5 +1,7 @@
 """`python -m actorlm.bench gpu`, all but the GPU: each stage in Triton's interpreter, and what a failure leaves."""
 
+import dataclasses
+import importlib
 import json
 import subprocess
 import sys
@@ -37,6 +39,40 @@ def test_a_wrong_kernel_is_told_and_the_others_go_on(machine, monkeypatch):
     assert failure["case"] == "silu(gate) * up"
     assert "of the largest number" in failure["error"]
     assert len(results.rows) > 5
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "case"),
+    [("rope_and_store", "rope_and_store", "rotation and storing"), ("add_rms_norm", "add_rms_norm", "add + RMSNorm")],
+)
+def test_what_a_kernel_changes_in_place_is_compared(machine, monkeypatch, module, name, case):
+    """Rotated queries, and the sum in the residual: a kernel that gets only the rest right fails."""
+    owner = importlib.import_module(f"actorlm.kernels.gpu.{module}")
+    launch = getattr(owner, name)
+
+    def forgetful(*args):
+        changed = args[0] if name == "rope_and_store" else args[1]
+        before = changed.clone()
+        made = launch(*args)
+        changed.copy_(before)
+        return made
+
+    monkeypatch.setattr(owner, name, forgetful)
+    failures = run({"check": check.cases}, machine, 1e9, lambda _: None).failures
+    assert [failure["case"] for failure in failures] == [case]
+
+
+@pytest.mark.parametrize(
+    ("card", "has"), [("", False), ("sm_75", False), ("sm_86", False), ("sm_89", True), ("sm_90", True)]
+)
+def test_which_cards_have_fp8(machine, card, has):
+    assert dataclasses.replace(machine, card=card).has_fp8 is has
+
+
+def test_a_cache_that_is_too_large_is_told(machine, monkeypatch):
+    monkeypatch.setattr(timings, "MOST_CACHE_BYTES", 0)
+    results = run({"attention": timings.attention}, machine, 1e9, lambda _: None)
+    assert ["left_out" in row for row in results.rows if row["case"].startswith("decode")] == [True, True]
 
 
 def test_what_has_no_time_left_is_told(machine):
