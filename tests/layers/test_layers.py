@@ -7,6 +7,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from actorlm.checkpoint.description import RopeScaling
 from actorlm.kernels.attention_variant import PLAIN, AttentionVariant
+from actorlm.kernels.backend import choose_backend
+from actorlm.kernels.native import runnable_levels
 from actorlm.layers.activations import Activations
 from actorlm.layers.arena import Arena
 from actorlm.layers.attention import Attention
@@ -14,13 +16,25 @@ from actorlm.layers.embedding import Embedding
 from actorlm.layers.linear import ColumnParallel, Features, RowParallel
 from actorlm.layers.mlp import MAX_ROWS, GatedMLP
 from actorlm.layers.rotary import Rotary
+from actorlm.parallel.group import Alone
 
 
 def filled(layer):
     torch.manual_seed(0)
     for weight in layer.parameters():
-        weight.destination.normal_()
-    return {weight.name: weight.destination for weight in layer.parameters()}
+        numbers = torch.randn(weight.destination.shape)
+        if isinstance(weight.destination, torch.Tensor):
+            weight.destination.copy_(numbers)
+        else:
+            weight.destination.put(0, numbers)
+    return {weight.name: numbers_of(weight.destination) for weight in layer.parameters()}
+
+
+def numbers_of(destination):
+    return destination if isinstance(destination, torch.Tensor) else destination.read()
+
+
+KERNELS = ["torch", pytest.param("native", marks=pytest.mark.skipif(not runnable_levels(), reason="none compiled"))]
 
 
 def whole(count):
@@ -48,15 +62,31 @@ def test_a_product_is_added(bias):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("rows", [3, MAX_ROWS, 2 * MAX_ROWS + 3])
-def test_the_gated_mlp_is_its_formula(bias, rows):
-    mlp = GatedMLP(6, 10, bias=bias, arena=Arena("float32"))
+@pytest.mark.parametrize("rows", [0, 3, MAX_ROWS, 2 * MAX_ROWS + 3])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_the_gated_mlp_is_its_formula(bias, rows, kernels):
+    mlp = GatedMLP(6, 10, bias=bias, arena=Arena("float32", choose_backend("cpu", kernels, 1)))
     w = filled(mlp)
     x, total = torch.randn(rows, 6), torch.ones(rows, 6)
     mlp.add_to(total, x, Activations(None, None, None, mlp.gates(rows)))
     gate, up = (x @ w[f"{n}.weight"].t() + w.get(f"{n}.bias", 0.0) for n in ("gate", "up"))
     down = (gate.sigmoid() * gate * up) @ w["down.weight"].t() + w.get("down.bias", 0.0)
     torch.testing.assert_close(total, down + 1)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_only_native_kernels_of_one_machine_take_a_long_prompt_in_pieces(kernels):
+    """Elsewhere each piece would cost: a launch on a GPU, a message to the other ranks."""
+
+    class Far(Alone):
+        launches = False
+
+    backend = choose_backend("cpu", kernels, 1)
+    sizes = [
+        len(GatedMLP(6, 10, bias=False, arena=Arena("float32", backend, group)).gates(300).flat_TX)
+        for group in (Alone(), Far())
+    ]
+    assert sizes == ([MAX_ROWS, 300] if kernels == "native" else [300, 300])
 
 
 def test_attention_has_a_sink_for_each_head_only_if_asked():
