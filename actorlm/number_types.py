@@ -1,14 +1,15 @@
-"""The types of the KV cache, by their names, and the bytes that they take. Imports no torch."""
+"""The types of numbers that weights and the KV cache may have, by their names, and their bytes. Imports no torch."""
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 """Bytes of a number."""
+FLOATS = ("float32", "bfloat16", "float16")
 SCALE_BYTES = 4
-"""Of a vector of int8: it has one scale, in float32."""
+"""Of a cached vector of int8: it has one scale, in float32."""
 
 
-def kv_type(kv_cache_dtype: str, dtype: str) -> str:
-    """What the options `kv_cache_dtype` and `dtype` say together: one of SIZES."""
-    wanted = dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+def type_of(option: str, dtype: str) -> str:
+    """What `--weights` or `--kv-cache-dtype` and `--dtype` say together: one of SIZES, or another form of weights."""
+    wanted = dtype if option == "auto" else option
     return "float32" if wanted == "auto" else wanted
 
 

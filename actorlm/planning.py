@@ -15,10 +15,9 @@ from actorlm.checkpoint.resolve import ResolvedModel, resolve
 from actorlm.config import Config
 from actorlm.errors import ConfigError, ModelError
 from actorlm.kernels.native import choose_level, describe_choice
-from actorlm.kv_types import kv_type
+from actorlm.number_types import FLOATS, type_of
 from actorlm.topology import Topology, plan
 
-FLOATS = ("float32", "bfloat16", "float16")
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPIN_COUNT = "20000"
 """How long OpenMP's threads wait busily between two operations. One stream of SmolLM2 in float32 on two cores with
@@ -92,7 +91,7 @@ def with_types(config: Config, model: ModelDescription) -> Config:
     return msgspec.structs.replace(
         config,
         model=msgspec.structs.replace(config.model, dtype=dtype, weights=weights),
-        cache=msgspec.structs.replace(config.cache, kv_cache_dtype=kv_type(config.cache.kv_cache_dtype, dtype)),
+        cache=msgspec.structs.replace(config.cache, kv_cache_dtype=type_of(config.cache.kv_cache_dtype, dtype)),
     )
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from actorlm.config import BLOCK_SIZE, Config
 from actorlm.errors import ConfigError, InsufficientMemory
-from actorlm.kv_types import kv_type, vector_bytes
 from actorlm.names import engine_of
+from actorlm.number_types import SIZES, type_of, vector_bytes
 from actorlm.partition import Dimensions, check_tensor, kv_share, rank_parameters, stages
 from actorlm.placement import Slot, place_replicas
 from actorlm.wiring import tcp_sockets
@@ -21,7 +21,6 @@ from actorlm.wiring import tcp_sockets
 NULL_KV_TOKENS = 262_144
 REPLICA_SOCKETS = ("workers", "steps", "results")
 MEETING = "meeting"
-ITEM_SIZE = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Role(StrEnum):
@@ -290,7 +289,7 @@ def bytes_per_weight(weights: str, dtype: str, model: PlannedModel) -> float:
     """Of a matrix's numbers, on average."""
     if weights == "gguf":
         return model.weight_bytes / max(model.num_parameters, 1)
-    return 1 if weights == "int8" else ITEM_SIZE[dtype if weights == "auto" else weights]
+    return SIZES[type_of(weights, dtype)]
 
 
 def _rank_sizes(config: Config, model: PlannedModel) -> list[RankSize]:
@@ -299,7 +298,7 @@ def _rank_sizes(config: Config, model: PlannedModel) -> list[RankSize]:
     weight_size = bytes_per_weight(config.model.weights, config.model.dtype, model)
     check_tensor(model, tensor)
     layers = stages(model, config.parallel.pipeline, config.parallel.layers_of_stages)
-    vector = vector_bytes(kv_type(config.cache.kv_cache_dtype, config.model.dtype), model.head_dim)
+    vector = vector_bytes(type_of(config.cache.kv_cache_dtype, config.model.dtype), model.head_dim)
     per_layer = 2 * len(kv_share(model.num_kv_heads, tensor, 0)) * vector
     parameters = rank_parameters(model, tensor, layers)
     return [

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actorlm.config import BLOCK_SIZE
 from actorlm.execution.batch import Batch
+from actorlm.execution.step_tensors import gpu_places
 from actorlm.kernels.backend import Gpu
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.paged_attention import GpuPlan
@@ -25,14 +25,18 @@ from actorlm.models.decoder import Decoder
 SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, 257, 16))
 """So that a batch from 16 rows on is padded by a third at most."""
 
-Launches = Callable[[], None]
+Launches = Callable[[], object]
 
 
 class Recorder(Protocol):
     """Makes launches repeatable."""
 
     def record(self, launches: Launches) -> Launches:
-        """What launches the same again, on what lies in the same memory then. Larger records come first."""
+        """What launches the same again, on what lies in the same memory then.
+
+        They have been launched before: what a first launch compiles and allocates cannot be recorded. Larger records
+        come first.
+        """
 
 
 class CudaRecorder:
@@ -42,8 +46,7 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, launches: Launches) -> Launches:
-        """See `Recorder`. Launches once before: what a first launch compiles and allocates cannot be recorded."""
-        launches()
+        """See `Recorder`."""
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
@@ -57,7 +60,6 @@ class Repeater:
 
     def record(self, launches: Launches) -> Launches:
         """See `Recorder`."""
-        launches()
         return launches
 
 
@@ -74,7 +76,9 @@ def sizes_up_to(rows: int) -> list[int]:
 class DecodeGraph:
     """A graph for B rows, and its buffers."""
 
-    def __init__(self, model: Decoder, caches: list[LayerCache], gpu: Gpu, rows: int, width: int) -> None:
+    def __init__(
+        self, model: Decoder, caches: list[LayerCache], gpu: Gpu, recorder: Recorder, rows: int, width: int
+    ) -> None:
         def numbers(*shape: int, dtype: torch.dtype = torch.int32, value: int = 0) -> Tensor:
             return torch.full(shape, value, dtype=dtype, device=gpu.device)
 
@@ -84,26 +88,17 @@ class DecodeGraph:
         self._places_B, self._lengths_B, self._tables_BW = numbers(rows, value=-1), numbers(rows), numbers(rows, width)
         starts_B1 = torch.arange(rows + 1, dtype=torch.int32, device=gpu.device)
         self._plan = GpuPlan(gpu, self._tables_BW, self._lengths_B, starts_B1, is_decode=True)
-        self._logits_BV: Tensor | None = None
-        self._replay: Launches | None = None
+        self._logits_BV = torch.empty_like(self._computed())
+        self._replay = recorder.record(lambda: self._logits_BV.copy_(self._computed()))
 
-    def record(self, recorder: Recorder) -> None:
-        """To be called once, before the first step."""
-        self._replay = recorder.record(self._launch)
-
-    def _launch(self) -> None:
+    def _computed(self) -> Tensor:
         x_BE = self._model.embed(self._ids_B)
         x_BE = self._model(x_BE, self._positions_B, self._places_B, self._plan, self._caches)
-        logits_BV = self._model.logits(x_BE)
-        if self._logits_BV is None:
-            self._logits_BV = torch.empty_like(logits_BV)
-        self._logits_BV.copy_(logits_BV)
+        return self._model.logits(x_BE)
 
     def logits(self, batch: Batch, tables: NDArray[np.int32]) -> Tensor:
         """Of the batch's rows, at most B; they hold until the next call."""
         rows, width = tables.shape
-        assert self._replay is not None, "a graph is recorded first"
-        places = batch.blocks * BLOCK_SIZE + batch.positions % BLOCK_SIZE
         self._lengths_B[rows:].zero_()
         self._places_B[rows:].fill_(-1)
         columns = min(width, self._tables_BW.shape[1])
@@ -111,12 +106,11 @@ class DecodeGraph:
         for buffer, values in (
             (self._ids_B, batch.token_ids),
             (self._positions_B, batch.positions),
-            (self._places_B, places),
+            (self._places_B, gpu_places(batch)),
             (self._lengths_B, batch.positions + 1),
         ):
             buffer[:rows].copy_(torch.from_numpy(values))
         self._replay()
-        assert self._logits_BV is not None, "a recorded step has logits"
         return self._logits_BV[:rows]
 
 
@@ -126,9 +120,8 @@ class DecodeGraphs:
     def __init__(
         self, model: Decoder, caches: list[LayerCache], gpu: Gpu, recorder: Recorder, rows: int, width: int
     ) -> None:
-        self._graphs = {size: DecodeGraph(model, caches, gpu, size, width) for size in sizes_up_to(rows)}
-        for size in sorted(self._graphs, reverse=True):
-            self._graphs[size].record(recorder)
+        graphs = {size: DecodeGraph(model, caches, gpu, recorder, size, width) for size in reversed(sizes_up_to(rows))}
+        self._graphs = dict(sorted(graphs.items()))
 
     def take(self, batch: Batch) -> bool:
         """Whether every row of a batch decodes."""

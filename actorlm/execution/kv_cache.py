@@ -16,13 +16,14 @@ from actorlm.kernels.backend import Backend, Gpu
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Native
 from actorlm.kernels.pages import give_back, map_zeros
-from actorlm.kv_types import vector_bytes
+from actorlm.layers.arena import FLOATS
+from actorlm.number_types import vector_bytes
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
+DTYPES = {**FLOATS, "int8": torch.int8}
 
 
 def kv_cache_bytes(model: ModelDescription, num_blocks: int, kind: str) -> int:
-    """The size of a cache of so many blocks, of one of `kv_types.SIZES`."""
+    """The size of a cache of so many blocks, of one of `number_types.SIZES`."""
     return num_blocks * BLOCK_SIZE * model.kv_vectors_per_token * vector_bytes(kind, model.head_dim)
 
 

@@ -32,7 +32,6 @@ from actorlm.execution.step_tensors import tensors_for
 from actorlm.kernels.backend import Gpu, choose_backend, free_bytes
 from actorlm.kernels.layer_cache import LayerCache
 from actorlm.kernels.native import Native
-from actorlm.kv_types import kv_type
 from actorlm.layers.arena import FLOATS, Arena
 from actorlm.logprobs import Logprobs
 from actorlm.messages.executor import StepDone
@@ -40,6 +39,7 @@ from actorlm.messages.worker import AddRequest, RunStep
 from actorlm.models.decoder import Decoder
 from actorlm.models.registry import family
 from actorlm.models.weights import load_weights
+from actorlm.number_types import type_of
 from actorlm.parallel.group import Alone, TensorGroup
 from actorlm.parallel.meeting import Meeting
 from actorlm.parallel.pipeline import PipelineLink
@@ -90,7 +90,7 @@ class Runner:
         self.bytes_read = 0
         """Of the checkpoint's tensors, by this rank."""
         self._dtype = DTYPES[dtype]
-        self._kv_type = kv_type(kv_cache_dtype, dtype)
+        self._kv_type = type_of(kv_cache_dtype, dtype)
         self._backend = choose_backend(device, kernels, threads)
         self._native = self._backend if isinstance(self._backend, Native) else None
         self._weights = _form(weights, self._dtype)

@@ -73,6 +73,12 @@ def _places(batch: Batch, shape: CacheShape) -> NDArray[np.int64]:
     return np.concatenate((keys, keys + shape.num_blocks * shape.num_kv_heads * BLOCK_SIZE), axis=1)
 
 
+def gpu_places(batch: Batch) -> NDArray[np.int64]:
+    """[T]: 16 times each token's block, plus its number in it."""
+    places: NDArray[np.int64] = batch.blocks * BLOCK_SIZE + batch.positions % BLOCK_SIZE
+    return places
+
+
 class OnGpu:
     """Tensors are copied there."""
 
@@ -81,12 +87,11 @@ class OnGpu:
 
     def __call__(self, batch: Batch, tables: Tables) -> StepTensors:
         """See `MakeTensors`."""
-        places = batch.blocks * BLOCK_SIZE + batch.positions % BLOCK_SIZE
         starts = np.concatenate(([0], np.cumsum(batch.counts)))
         lengths, is_decode = self._int32(batch.starts + batch.counts), bool((batch.counts == 1).all())
         plan = GpuPlan(self._gpu, self._int32(tables), lengths, self._int32(starts), is_decode)
         ids, positions = (torch.from_numpy(each).to(self._gpu.device) for each in (batch.token_ids, batch.positions))
-        return StepTensors(ids, positions, self._int32(places), plan)
+        return StepTensors(ids, positions, self._int32(gpu_places(batch)), plan)
 
     def _int32(self, numbers: NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers, np.int32)).to(self._gpu.device)

@@ -34,7 +34,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
 }
 """Compiler flags of each instruction set, least first."""
 WITH_BYTES = ("linear_int8.cpp", "linear_blocks.cpp")
-"""What is compiled for `vnni`, which has nothing else for the others: they are AVX-512's."""
+"""What is compiled anew for `vnni`; its other parts are those of AVX-512."""
 
 
 class BuildFailed(Exception):

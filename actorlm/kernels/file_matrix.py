@@ -14,7 +14,7 @@ from torch import Tensor
 
 from actorlm.kernels.linear_blocks import FORMS, BlockMatrix, blocks_bytes
 from actorlm.kernels.native import Native
-from actorlm.kernels.packed import PackedMatrix, panel_count
+from actorlm.kernels.packed import MatrixRows, PackedMatrix, panel_count
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 KINDS = (*FORMS, *FLOATS)
@@ -42,6 +42,11 @@ class FileMatrix:
     shape: tuple[int, int]
     allocate: Allocate
     runs: list[Run] = field(default_factory=list)
+
+    @property
+    def row_bytes(self) -> int:
+        """About those of a row: how many a number takes shows when it is filled."""
+        return self.shape[1]
 
     def put(self, begin: int, kind: str, rows_RX: Tensor) -> None:
         """Rows from `begin` on: numbers of a kind in `FLOATS`, or the bytes of blocks, as they lie in a file."""
@@ -87,29 +92,12 @@ class FileMatrix:
         return self.runs[0].matrix.gather(ids_T)
 
 
-@dataclass(frozen=True, slots=True)
-class FileRows:
+class FileRows(MatrixRows[FileMatrix]):
     """Some rows of such a matrix, to be filled by one tensor."""
 
-    matrix: FileMatrix
-    begin: int
-    count: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Of these rows."""
-        return self.count, self.matrix.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        """About the bytes of these rows: how many a number takes shows when they are filled."""
-        return self.count * self.matrix.shape[1]
+    __slots__ = ()
 
     def put(self, begin: int, kind: str, rows_RX: Tensor) -> None:
         """Those from the `begin`-th on."""
         assert begin + len(rows_RX) <= self.count, "the rows are these"
         self.matrix.put(self.begin + begin, kind, rows_RX)
-
-    def read(self) -> Tensor:
-        """A copy of them, float32."""
-        return self.matrix.unpacked()[self.begin : self.begin + self.count]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from actorlm.kernels.linear_int8 import quantize_rows
 from actorlm.kernels.native import Native
-from actorlm.kernels.packed import LANES, product
+from actorlm.kernels.packed import LANES, product, write
 
 X_BLOCK = 32
 
@@ -42,9 +42,7 @@ def reference(out_TO: Tensor, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | 
     whole_XK, scale_X = quantize_rows(x_TI.reshape(-1, X_BLOCK))
     inputs_TI = (whole_XK.double() * scale_X.double()[:, None]).view(x_TI.shape)
     result_TO = inputs_TI @ weight_OI.double().t()
-    if bias_O is not None:
-        result_TO += bias_O
-    out_TO.copy_(out_TO + result_TO if adds else result_TO)
+    write(out_TO, result_TO, bias_O, adds=adds)
 
 
 @dataclass(frozen=True, slots=True)

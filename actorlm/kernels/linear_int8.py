@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from actorlm.kernels.native import Native
-from actorlm.kernels.packed import LANES, check_rows, product
+from actorlm.kernels.packed import LANES, check_rows, product, write
 
 MAX_INPUTS = 1 << 16
 """Of which the sum of 127 * 255 still fits into 32 bits with sign."""
@@ -37,9 +37,7 @@ def reference(
     whole_TI, scale_T = quantize_rows(x_TI)
     sums_TO = (whole_TI.double() @ whole_OI.double().t()).float()  # exact, and then rounded as in C++
     result_TO = sums_TO * (scale_O * scale_T[:, None])
-    if bias_O is not None:
-        result_TO += bias_O
-    out_TO.copy_(out_TO + result_TO if adds else result_TO)
+    write(out_TO, result_TO, bias_O, adds=adds)
 
 
 @dataclass(frozen=True, slots=True)

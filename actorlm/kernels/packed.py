@@ -7,7 +7,7 @@ Legend: T rows, I features in, O features out, R some of the O.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -45,6 +45,9 @@ class FilledByRows(Packed, Protocol):
 
     def put(self, begin: int, rows_RI: Tensor) -> None:
         """Rows [begin, begin + R) of the matrix, of any type of floats."""
+
+
+MatrixT = TypeVar("MatrixT", bound=Packed)
 
 
 def panel_count(rows: int, columns: int) -> int:
@@ -99,11 +102,18 @@ def product(matrix: Packed, out_TO: Tensor, x_TI: Tensor, bias_O: Tensor | None)
     return bias_O, x_TI, out_TO, len(x_TI), inputs, outputs, x_TI.stride(0), out_TO.stride(0)
 
 
+def write(out_TO: Tensor, result_TO: Tensor, bias_O: Tensor | None, *, adds: bool) -> None:
+    """How every oracle ends: the bias is added to the result, in its type, and `out` is set to it or has it added."""
+    if bias_O is not None:
+        result_TO += bias_O
+    out_TO.copy_(out_TO + result_TO if adds else result_TO)
+
+
 @dataclass(frozen=True, slots=True)
-class PackedRows:
+class MatrixRows(Generic[MatrixT]):
     """Some rows of packed weights, to be filled from a checkpoint."""
 
-    matrix: FilledByRows
+    matrix: MatrixT
     begin: int
     count: int
 
@@ -117,11 +127,17 @@ class PackedRows:
         """Bytes of these rows."""
         return self.count * self.matrix.row_bytes
 
+    def read(self) -> Tensor:
+        """A copy of them."""
+        return self.matrix.unpacked()[self.begin : self.begin + self.count]
+
+
+class PackedRows(MatrixRows[FilledByRows]):
+    """Those that take numbers."""
+
+    __slots__ = ()
+
     def put(self, begin: int, rows_RI: Tensor) -> None:
         """Those from the `begin`-th on."""
         assert begin + len(rows_RI) <= self.count, "the rows are these"
         self.matrix.put(self.begin + begin, rows_RI)
-
-    def read(self) -> Tensor:
-        """A copy of them."""
-        return self.matrix.unpacked()[self.begin : self.begin + self.count]

@@ -5,7 +5,7 @@ import torch
 from driving import Driver, make_runner, make_tiny, random_prompts, step_logits
 
 from actorlm.kernels.native import choose_level
-from actorlm.kv_types import SIZES, kv_type, vector_bytes
+from actorlm.number_types import SIZES, type_of, vector_bytes
 
 KERNELS = ["torch", pytest.param("native", marks=pytest.mark.skipif(choose_level("auto") is None, reason="none"))]
 
@@ -37,9 +37,9 @@ def test_both_kinds_of_kernels_store_the_same_int8(tmp_path):
 
 
 def test_auto_is_the_type_of_the_model():
-    assert kv_type("auto", "bfloat16") == "bfloat16"
-    assert kv_type("int8", "bfloat16") == "int8"
-    assert kv_type("auto", "auto") in SIZES
+    assert type_of("auto", "bfloat16") == "bfloat16"
+    assert type_of("int8", "bfloat16") == "int8"
+    assert type_of("auto", "auto") in SIZES
 
 
 def test_bytes_of_a_vector():

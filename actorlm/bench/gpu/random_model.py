@@ -75,6 +75,4 @@ class RandomModel:
 
     def graph(self, rows: int) -> DecodeGraph:
         """A recorded step of so many rows."""
-        graph = DecodeGraph(self._model, self._caches, self._gpu, rows, self._width)
-        graph.record(make_recorder(self._gpu))
-        return graph
+        return DecodeGraph(self._model, self._caches, self._gpu, make_recorder(self._gpu), rows, self._width)
