@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actorlm.kernels.gpu.scaled_matmul import Tile
-from actorlm.kernels.gpu.sum_splits import sum_splits
+from actorlm.kernels.gpu.scaled_matmul import Tile, check_numbers
+from actorlm.kernels.gpu.sum_splits import check_bias, empty_result, sum_splits
 from actorlm.kernels.gpu.tile_order import tile_order
 
 SIZE = 128
@@ -98,12 +98,8 @@ def block_scaled_matmul(
     tile = tile or tile_for(len(a_TK))
     (num_rows, size_k), size_n = a_TK.shape, len(b_NK)
     _check(a_TK, scales_TG, b_NK, scales_BG, tile)
-    assert bias_N is None or bias_N.shape == (size_n,), "a bias for each output"
-    assert bias_N is None or bias_N.is_contiguous(), "biases follow each other"
-    if splits == 1:
-        out = torch.empty(num_rows, size_n, dtype=dtype, device=a_TK.device)
-    else:
-        out = torch.empty(splits, num_rows, size_n, dtype=torch.float32, device=a_TK.device)
+    check_bias(bias_N, size_n)
+    out = empty_result(splits, num_rows, size_n, dtype, a_TK.device)
     block_scaled_matmul_kernel[(triton.cdiv(num_rows, tile.m) * triton.cdiv(size_n, tile.n), splits)](
         a_TK,
         b_NK,
@@ -128,15 +124,7 @@ def block_scaled_matmul(
 
 def _check(a_TK: Tensor, scales_TG: Tensor, b_NK: Tensor, scales_BG: Tensor, tile: Tile) -> None:
     size_k = a_TK.shape[1]
-    assert len(a_TK) > 0, "there are rows"
-    assert a_TK.dtype is b_NK.dtype is torch.float8_e4m3fn, "numbers are float8_e4m3fn"
-    assert b_NK.shape[1] == size_k, "weights have a column for each input"
-    assert a_TK.stride(1) == b_NK.stride(1) == 1, "a row's numbers follow each other"
-    assert size_k % SIZE == 0, f"the inputs are a multiple of {SIZE}"
-    assert a_TK.stride(0) % 16 == b_NK.stride(0) % 16 == 0, "rows are multiples of 16 apart"
-    assert a_TK.numel() < 2**31, "rows have offsets of 31 bits"
-    assert b_NK.numel() < 2**31, "weights have offsets of 31 bits"
-    assert len(a_TK) * len(b_NK) < 2**31, "results have offsets of 31 bits"
+    check_numbers(a_TK, b_NK, (torch.float8_e4m3fn,), SIZE)
     assert scales_TG.shape == (len(a_TK), size_k // SIZE), "a scale for each group of a row"
     assert scales_BG.shape == (-(-len(b_NK) // SIZE), size_k // SIZE), "a scale for each block of weights"
     assert scales_TG.dtype is scales_BG.dtype is torch.float32, "scales are float32"

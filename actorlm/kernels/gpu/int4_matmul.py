@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from actorlm.kernels.gpu.int4 import GROUPS, Int4Weight, dequantized
-from actorlm.kernels.gpu.sum_splits import sum_splits
+from actorlm.kernels.gpu.sum_splits import check_bias, empty_result, sum_splits
 from actorlm.kernels.gpu.tile_order import tile_order
 
 
@@ -118,12 +118,8 @@ def int4_matmul(
     tile = tile or tile_for(len(x_TK), x_TK.dtype)
     (num_rows, size_k), size_n = x_TK.shape, weight.packed_BN.shape[1]
     _check(x_TK, weight, tile)
-    assert bias_N is None or bias_N.shape == (size_n,), "a bias for each output"
-    assert bias_N is None or bias_N.is_contiguous(), "biases follow each other"
-    if splits == 1:
-        out = torch.empty(num_rows, size_n, dtype=x_TK.dtype, device=x_TK.device)
-    else:
-        out = torch.empty(splits, num_rows, size_n, dtype=torch.float32, device=x_TK.device)
+    check_bias(bias_N, size_n)
+    out = empty_result(splits, num_rows, size_n, x_TK.dtype, x_TK.device)
     int4_matmul_kernel[(triton.cdiv(num_rows, tile.m) * triton.cdiv(size_n, tile.n), splits)](
         x_TK,
         weight.packed_BN,

@@ -6,6 +6,7 @@ have summed is added to float32 after every 128 inputs.
 Legend: T rows, K inputs, N outputs, S parts of a sum.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actorlm.kernels.gpu.sum_splits import sum_splits
+from actorlm.kernels.gpu.sum_splits import check_bias, empty_result, sum_splits
 from actorlm.kernels.gpu.tile_order import tile_order
 
 TYPES = (torch.int8, torch.float8_e4m3fn)
@@ -114,13 +115,9 @@ def scaled_matmul(
     tile = tile or tile_for(len(a_TK))
     (num_rows, size_k), size_n = a_TK.shape, len(b_NK)
     _check(a_TK, scales_T, b_NK, scales_N)
-    assert bias_N is None or bias_N.shape == (size_n,), "a bias for each output"
-    assert bias_N is None or bias_N.is_contiguous(), "biases follow each other"
+    check_bias(bias_N, size_n)
     split_k = triton.cdiv(triton.cdiv(size_k, tile.k), splits) * tile.k
-    if splits == 1:
-        out = torch.empty(num_rows, size_n, dtype=dtype, device=a_TK.device)
-    else:
-        out = torch.empty(splits, num_rows, size_n, dtype=torch.float32, device=a_TK.device)
+    out = empty_result(splits, num_rows, size_n, dtype, a_TK.device)
     scaled_matmul_kernel[(triton.cdiv(num_rows, tile.m) * triton.cdiv(size_n, tile.n), splits)](
         a_TK,
         b_NK,
@@ -144,18 +141,22 @@ def scaled_matmul(
     return out if splits == 1 else sum_splits(out, dtype, bias_N)
 
 
-def _check(a_TK: Tensor, scales_T: Tensor, b_NK: Tensor, scales_N: Tensor) -> None:
-    size_k = a_TK.shape[1]
+def check_numbers(a_TK: Tensor, b_NK: Tensor, types: Sequence[torch.dtype], multiple: int) -> None:
+    """Asserts what products of 8-bit numbers rely on: their types, and of what the inputs are a multiple."""
     assert len(a_TK) > 0, "there are rows"
     assert a_TK.dtype is b_NK.dtype, "both have one dtype"
-    assert a_TK.dtype in TYPES, "numbers are int8 or float8_e4m3fn"
-    assert b_NK.shape[1] == size_k, "weights have a column for each input"
+    assert a_TK.dtype in types, f"numbers are {' or '.join(str(each).removeprefix('torch.') for each in types)}"
+    assert b_NK.shape[1] == a_TK.shape[1], "weights have a column for each input"
     assert a_TK.stride(1) == b_NK.stride(1) == 1, "a row's numbers follow each other"
-    assert size_k % 16 == 0, "the inputs are a multiple of 16"
+    assert a_TK.shape[1] % multiple == 0, f"the inputs are a multiple of {multiple}"
     assert a_TK.stride(0) % 16 == b_NK.stride(0) % 16 == 0, "rows are multiples of 16 apart"
     assert a_TK.numel() < 2**31, "rows have offsets of 31 bits"
     assert b_NK.numel() < 2**31, "weights have offsets of 31 bits"
     assert len(a_TK) * len(b_NK) < 2**31, "results have offsets of 31 bits"
+
+
+def _check(a_TK: Tensor, scales_T: Tensor, b_NK: Tensor, scales_N: Tensor) -> None:
+    check_numbers(a_TK, b_NK, TYPES, 16)
     assert scales_T.shape == a_TK.shape[:1], "a scale for each row"
     assert scales_N.shape == b_NK.shape[:1], "a scale for each output"
     assert scales_T.dtype is scales_N.dtype is torch.float32, "scales are float32"

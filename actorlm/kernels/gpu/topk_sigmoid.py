@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from actorlm.kernels.gpu.best_experts import choose_best, empty_choice
+
 
 def reference(
     logits_TX: Tensor, bias_X: Tensor, k: int, *, num_groups: int, groups_a_token: int, scale: float
@@ -62,13 +64,7 @@ def topk_sigmoid_kernel(
         goodness = tl.where(groups == best, -float("inf"), goodness)
 
     left = tl.reshape(tl.where(opened[:, None] == 1, grouped, -float("inf")), (NUM_EXPERTS,))
-    chosen = tl.zeros((BLOCK_K,), tl.int32)
-    weights = tl.zeros((BLOCK_K,), tl.float32)
-    for slot in tl.static_range(TOP_K):
-        best = tl.argmax(left, axis=0)
-        chosen = tl.where(slots == slot, best, chosen)
-        weights = tl.where(slots == slot, tl.sum(tl.where(experts == best, scores, 0.0), axis=0), weights)
-        left = tl.where(experts == best, -float("inf"), left)
+    chosen, weights = choose_best(left, scores, experts, slots, TOP_K)
     weights *= scale / (tl.sum(weights, axis=0) + 1e-20)
     tl.store(ids_ptr + token * TOP_K + slots, chosen, slots < TOP_K)
     tl.store(weights_ptr + token * TOP_K + slots, weights, slots < TOP_K)
@@ -83,8 +79,6 @@ def topk_sigmoid(
     Logits have any float type, the bias is float32; the numbers of experts and groups are powers of two.
     """
     num_tokens, num_experts = logits_TX.shape
-    assert logits_TX.is_floating_point(), "logits are floats"
-    assert logits_TX.stride(1) == 1, "a token's logits follow each other"
     assert bias_X.dtype is torch.float32, "the bias is float32"
     assert bias_X.is_contiguous(), "biases follow each other"
     assert bias_X.shape == (num_experts,), "a bias for each expert"
@@ -93,8 +87,7 @@ def topk_sigmoid(
     assert 2 * num_groups <= num_experts, "a group has two experts or more"
     assert 1 <= groups_a_token <= num_groups, "a token has as many groups as there are, or fewer"
     assert 1 <= k <= groups_a_token * (num_experts // num_groups), "a token's groups have the experts that it needs"
-    weights_Tk = torch.empty(num_tokens, k, dtype=torch.float32, device=logits_TX.device)
-    ids_Tk = torch.empty(num_tokens, k, dtype=torch.int32, device=logits_TX.device)
+    weights_Tk, ids_Tk = empty_choice(logits_TX, k)
     if num_tokens:
         topk_sigmoid_kernel[(num_tokens,)](
             logits_TX,

@@ -6,10 +6,11 @@ so that rows that pad a batch do no harm.
 Legend: T tokens, X experts, k experts a token.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from actorlm.kernels.gpu.best_experts import choose_best, empty_choice
 
 
 def reference(logits_TX: Tensor, k: int, *, renormalise: bool) -> tuple[Tensor, Tensor]:
@@ -42,13 +43,7 @@ def topk_softmax_kernel(
     masses = tl.exp(logits - tl.max(logits, axis=0))
     # What is no number, or is minus infinity, is still chosen before what does not exist or was chosen already.
     left = tl.where(exists, tl.where(logits > LOWEST, logits, LOWEST), -float("inf"))
-    chosen = tl.zeros((BLOCK_K,), tl.int32)
-    weights = tl.zeros((BLOCK_K,), tl.float32)
-    for slot in tl.static_range(TOP_K):
-        best = tl.argmax(left, axis=0)
-        chosen = tl.where(slots == slot, best, chosen)
-        weights = tl.where(slots == slot, tl.sum(tl.where(experts == best, masses, 0.0), axis=0), weights)
-        left = tl.where(experts == best, -float("inf"), left)
+    chosen, weights = choose_best(left, masses, experts, slots, TOP_K)
     weights /= tl.sum(weights, axis=0) if RENORMALISE else tl.sum(masses, axis=0)
     tl.store(ids_ptr + token * TOP_K + slots, chosen, slots < TOP_K)
     tl.store(weights_ptr + token * TOP_K + slots, weights, slots < TOP_K)
@@ -60,11 +55,8 @@ def topk_softmax(logits_TX: Tensor, k: int, *, renormalise: bool) -> tuple[Tenso
     Weights are shares of the softmax of all logits, or, if `renormalise`, of those chosen. Logits have any float type.
     """
     num_tokens, num_experts = logits_TX.shape
-    assert logits_TX.is_floating_point(), "logits are floats"
-    assert logits_TX.stride(1) == 1, "a token's logits follow each other"
     assert 1 <= k <= num_experts, "a token has as many experts as there are, or fewer"
-    weights_Tk = torch.empty(num_tokens, k, dtype=torch.float32, device=logits_TX.device)
-    ids_Tk = torch.empty(num_tokens, k, dtype=torch.int32, device=logits_TX.device)
+    weights_Tk, ids_Tk = empty_choice(logits_TX, k)
     if num_tokens:
         topk_softmax_kernel[(num_tokens,)](
             logits_TX,
